@@ -135,7 +135,7 @@ std::vector<CheckpointRow> DescribeCheckpoints(const PipelineTable& pipelines) {
                       .step = info.step,
                       .unix_seconds = static_cast<double>(absl::ToUnixNanos(info.create_time)) * 1e-9,
                       .bytes = info.bytes,
-                      .state = info.damaged ? "damaged" : "complete"});
+                      .state = info.damage.empty() ? "complete" : "damaged"});
     }
   }
   return rows;

@@ -28,6 +28,7 @@ constexpr auto kReasonHints = std::to_array<Hint>({
      "penstock status -o wide lists the reference models, penstock model list the programs, which --model-program "
      "names"},
     {"SKIP_INVALID", "a layer stashed or popped otherwise than it declares; mend the layer or its names"},
+    {"LAYER_FAILED", "mend the layer, or what it is given; the daemon's log has all of the exception's text"},
     {"CHECKPOINT_NOT_FOUND", "penstock checkpoint list names the checkpoints there are"},
     {"CHECKPOINT_EXISTS", "choose another name"},
     {"CHECKPOINT_CORRUPT", "restore an older one: penstock checkpoint list"},

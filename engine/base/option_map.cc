@@ -1,18 +1,40 @@
 #include "engine/base/option_map.h"
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/error.h"
 
 namespace penstock {
+namespace {
+
+// With as few digits as tell the number from its neighbours: a bound just below 1 is not shown as 1.
+std::string NumberText(double number) {
+  constexpr int kEnoughDigits = std::numeric_limits<double>::max_digits10;
+  std::string text;
+  for (int digits = 6; digits <= kEnoughDigits; ++digits) {
+    text = absl::StrFormat("%.*g", digits, number);
+    double read = 0;
+    if (absl::SimpleAtod(text, &read) && read == number) break;
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string OptionText(const OptionValue& value) {
   if (const bool* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
   if (const int64_t* whole = std::get_if<int64_t>(&value)) return absl::StrCat(*whole);
-  if (const double* number = std::get_if<double>(&value)) return absl::StrCat(*number);
+  if (const double* number = std::get_if<double>(&value)) {
+    const std::string text = NumberText(*number);
+    // So that it is not taken for an int64.
+    return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
+  }
   return std::get<std::string>(value);
 }
 
@@ -38,7 +60,7 @@ int64_t OptionReader::Int(const std::string& name, int64_t fallback, int64_t min
   if (value == nullptr) return fallback;
   const int64_t* whole = std::get_if<int64_t>(value);
   if (whole == nullptr) {
-    Refuse(name, "must be a whole number");
+    Refuse(name, "must be a whole number, without a point or an exponent");
     return fallback;
   }
   if (*whole < min || *whole > max) {
@@ -66,7 +88,7 @@ double OptionReader::Double(const std::string& name, double fallback, double min
     return fallback;
   }
   if (!std::isfinite(number) || number < min || number > max) {
-    Refuse(name, absl::StrCat("must lie in [", min, ", ", max, "]"));
+    Refuse(name, absl::StrCat("must lie in [", NumberText(min), ", ", NumberText(max), "]"));
     return fallback;
   }
   return number;

@@ -25,7 +25,7 @@
 namespace penstock {
 namespace {
 
-constexpr char kManifestFile[] = "/manifest.json";
+constexpr char kManifestFile[] = "manifest.json";
 // A folder under a name that no checkpoint can have is not a checkpoint yet.
 constexpr char kUnfinished[] = ".unfinished-";
 // More than any specification and any names of tensors take: a larger file is no manifest, and is not read.
@@ -33,18 +33,12 @@ constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
 // How much goes to the disk between two looks at a cancel token.
 constexpr size_t kPieceBytes = 16 << 20;
 
-absl::Status Corrupt(const std::string& id, std::string_view problem) {
-  return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_CORRUPT",
-               absl::StrCat("checkpoint ", id, " is damaged: ", absl::string_view(problem.data(), problem.size())))
-      .With("checkpoint", id);
-}
-
 absl::Status Taken(const std::string& id) {
   return Error(absl::StatusCode::kAlreadyExists, "CHECKPOINT_EXISTS", absl::StrCat("checkpoint ", id, " exists"))
       .With("checkpoint", id);
 }
 
-std::string StatePath(const std::string& checkpoint, std::string_view file) {
+std::string FilePath(const std::string& checkpoint, std::string_view file) {
   return absl::StrCat(checkpoint, "/", absl::string_view(file.data(), file.size()));
 }
 
@@ -56,13 +50,30 @@ int64_t FileBytes(FileSystem* files, const std::string& path) {
 // Bytes of all files of a checkpoint that hold tensors.
 int64_t TensorBytes(FileSystem* files, const std::string& checkpoint) {
   int64_t bytes = 0;
-  for (const std::string_view file : kStateFiles) bytes += FileBytes(files, StatePath(checkpoint, file));
+  for (const std::string_view file : kStateFiles) bytes += FileBytes(files, FilePath(checkpoint, file));
   return bytes;
+}
+
+// What is wrong with a file whose reading has failed; empty where it is no damage, but a fault of the disk. A file that
+// is not what was written is INVALID_ARGUMENT.
+std::string DamageOf(const absl::Status& read, std::string_view file, std::string_view not_as_written) {
+  const absl::string_view name(file.data(), file.size());
+  if (absl::IsNotFound(read)) return absl::StrCat(name, " is missing");
+  if (!absl::IsInvalidArgument(read)) return "";
+  return absl::StrCat(name, absl::string_view(not_as_written.data(), not_as_written.size()));
+}
+
+std::string DamageOfManifest(const absl::Status& read) {
+  return DamageOf(read, kManifestFile, " is not what was written");
+}
+
+std::string DamageOfSize(const CheckpointManifest& manifest, int64_t bytes) {
+  return absl::StrCat(manifest.file, " must have ", manifest.bytes, " bytes, got ", bytes);
 }
 
 // Fails: NOT_FOUND if it is missing; INVALID_ARGUMENT if it is no manifest.
 absl::StatusOr<CheckpointManifest> ReadManifest(FileSystem* files, const std::string& checkpoint) {
-  const std::string path = checkpoint + kManifestFile;
+  const std::string path = FilePath(checkpoint, kManifestFile);
   PENSTOCK_ASSIGN_OR_RETURN(const FileInfo info, files->Info(path));
   if (info.bytes > kMaxManifestBytes) return InvalidField("manifest", "is too large", std::to_string(info.bytes));
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, files->Read(path));
@@ -97,6 +108,12 @@ std::map<std::string, std::string> MetadataOf(const CheckpointManifest& manifest
 
 absl::Status CheckpointNotFound(const std::string& id) {
   return Error(absl::StatusCode::kNotFound, "CHECKPOINT_NOT_FOUND", absl::StrCat("there is no checkpoint ", id))
+      .With("checkpoint", id);
+}
+
+absl::Status CheckpointCorrupt(const std::string& id, std::string_view damage) {
+  return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_CORRUPT",
+               absl::StrCat("checkpoint ", id, " is damaged: ", absl::string_view(damage.data(), damage.size())))
       .With("checkpoint", id);
 }
 
@@ -144,7 +161,9 @@ absl::Status CheckpointFolder::Scan() {
     PENSTOCK_RETURN_IF_ERROR(RemoveReplaced(name));
     found[name] = Describe(name);
     bytes += TensorBytes(files_, path);
-    if (found[name].damaged) LogWarning("a checkpoint is damaged", {{"pipeline", pipeline_}, {"checkpoint", name}});
+    if (const std::string& damage = found[name].damage; !damage.empty()) {
+      LogWarning("a checkpoint is damaged", {{"pipeline", pipeline_}, {"checkpoint", name}, {"damage", damage}});
+    }
   }
   if (quota_ != nullptr) quota_->Set(pipeline_, bytes);
   absl::MutexLock lock(&mu_);
@@ -174,18 +193,28 @@ CheckpointInfo CheckpointFolder::InfoOf(const std::string& id, const CheckpointM
 CheckpointInfo CheckpointFolder::Describe(const std::string& id) const {
   const std::string path = absl::StrCat(folder_, "/", id);
   const absl::StatusOr<CheckpointManifest> manifest = ReadManifest(files_, path);
-  if (!manifest.ok()) return {.pipeline = pipeline_, .id = id, .damaged = true};
+  if (!manifest.ok()) {
+    const std::string damage = DamageOfManifest(manifest.status());
+    const std::string unread = absl::StrCat(kManifestFile, " can't be read");
+    return {.pipeline = pipeline_, .id = id, .damage = damage.empty() ? unread : damage};
+  }
   CheckpointInfo info = InfoOf(id, *manifest);
-  info.damaged = FileBytes(files_, StatePath(path, manifest->file)) != manifest->bytes;
+  const std::string tensors = FilePath(path, manifest->file);
+  const int64_t bytes = FileBytes(files_, tensors);
+  if (!files_->Exists(tensors)) {
+    info.damage = manifest->file + " is missing";
+  } else if (bytes != manifest->bytes) {
+    info.damage = DamageOfSize(*manifest, bytes);
+  }
   return info;
 }
 
 absl::Status CheckpointFolder::RemoveReplaced(const std::string& id) {
   const std::string path = absl::StrCat(folder_, "/", id);
-  const std::string unfinished = path + kManifestFile + ".new";
+  const std::string unfinished = FilePath(path, kManifestFile) + ".new";
   if (files_->Exists(unfinished)) PENSTOCK_RETURN_IF_ERROR(files_->RemoveAll(unfinished));
   for (const std::string_view file : kStateFiles) {
-    const std::string other = StatePath(path, file);
+    const std::string other = FilePath(path, file);
     const absl::StatusOr<CheckpointManifest> manifest = ReadManifest(files_, path);
     if (!manifest.ok() || manifest->file == file || !files_->Exists(other)) continue;
     // The manifest may have come by a rename that was not synced: a loss of power would bring back one that needs it.
@@ -284,7 +313,7 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::SaveOver(const std::string& id,
   // Of one without a manifest nothing is known; its tensors stay until the new ones are there, if they can.
   const std::string_view old_file = old.ok() ? std::string_view(old->file) : kStateFiles[0];
   manifest.file = std::string(old_file == kStateFiles[0] ? kStateFiles[1] : kStateFiles[0]);
-  const std::string old_tensors = StatePath(path, old_file);
+  const std::string old_tensors = FilePath(path, old_file);
   const auto remove = [&](const std::string& tensors) {
     Guarded("the end of a save", [&] {
       if (absl::Status removed = files_->RemoveAll(tensors); !removed.ok()) {
@@ -297,7 +326,7 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::SaveOver(const std::string& id,
     Guarded("the end of a failed save", [&] {
       // After a rename whose sync failed, either manifest may be there after a loss of power, and needs its tensors.
       const absl::StatusOr<CheckpointManifest> now = ReadManifest(files_, path);
-      if (!now.ok() || now->file != manifest.file) remove(StatePath(path, manifest.file));
+      if (!now.ok() || now->file != manifest.file) remove(FilePath(path, manifest.file));
       const CheckpointInfo left = Describe(id);
       absl::MutexLock lock(&mu_);
       index_[id] = left;
@@ -332,7 +361,7 @@ absl::Status CheckpointFolder::WriteState(const std::string& folder, CheckpointM
     return absl::Status(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the save was given up"));
   };
 
-  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(StatePath(folder, manifest.file)));
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(FilePath(folder, manifest.file)));
   PENSTOCK_RETURN_IF_ERROR(WriteSafetensors(state, MetadataOf(manifest), [&](std::string_view bytes) {
     manifest.bytes += static_cast<int64_t>(bytes.size());
     manifest.crc32c = ExtendCrc32c(manifest.crc32c, bytes);
@@ -349,7 +378,7 @@ absl::Status CheckpointFolder::WriteState(const std::string& folder, CheckpointM
 
 // It comes last and by a rename, which syncs the folder with all of its files.
 absl::Status CheckpointFolder::WriteManifest(const std::string& folder, const CheckpointManifest& manifest) {
-  const std::string path = folder + kManifestFile;
+  const std::string path = FilePath(folder, kManifestFile);
   PENSTOCK_RETURN_IF_ERROR(WriteWhole(files_, path + ".new", FormatManifest(manifest)));
   return files_->Rename(path + ".new", path);
 }
@@ -357,40 +386,45 @@ absl::Status CheckpointFolder::WriteManifest(const std::string& folder, const Ch
 absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Load(const std::string& id) {
   absl::MutexLock disk_lock(&disk_mu_);
   PENSTOCK_RETURN_IF_ERROR(Find(id).status());
-  absl::StatusOr<LoadedCheckpoint> loaded = Read(id);
+  std::string damage;
+  absl::StatusOr<LoadedCheckpoint> loaded = Read(id, &damage);
   absl::MutexLock lock(&mu_);
   if (loaded.ok()) {
     index_[id] = loaded->info;
-  } else if (ReasonOf(loaded.status()) == "CHECKPOINT_CORRUPT") {
-    index_[id].damaged = true;
+  } else if (!damage.empty()) {
+    index_[id].damage = damage;
   }
   return loaded;
 }
 
-absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Read(const std::string& id) {
+absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Read(const std::string& id, std::string* damage) {
   const std::string folder = absl::StrCat(folder_, "/", id);
+  const auto corrupt = [&](std::string what) {
+    *damage = std::move(what);
+    return CheckpointCorrupt(id, *damage);
+  };
   // A file that is gone is damage too; other faults of the disk are told as they are.
-  const auto missing = [&id] { return Corrupt(id, "a file is missing"); };
   const absl::StatusOr<CheckpointManifest> manifest = ReadManifest(files_, folder);
-  if (absl::IsNotFound(manifest.status())) return missing();
-  if (absl::IsInvalidArgument(manifest.status())) return Corrupt(id, "its manifest is not what was written");
+  if (std::string what = DamageOfManifest(manifest.status()); !what.empty()) return corrupt(std::move(what));
   PENSTOCK_RETURN_IF_ERROR(manifest.status());
-  const absl::StatusOr<std::string> read = files_->Read(StatePath(folder, manifest->file));
-  if (absl::IsNotFound(read.status())) return missing();
-  if (absl::IsInvalidArgument(read.status())) return Corrupt(id, "its tensors are in no regular file");
+  const absl::StatusOr<std::string> read = files_->Read(FilePath(folder, manifest->file));
+  std::string what = DamageOf(read.status(), manifest->file, " is no regular file");
+  if (!what.empty()) return corrupt(std::move(what));
   PENSTOCK_RETURN_IF_ERROR(read.status());
   const std::string& bytes = *read;
   if (static_cast<int64_t>(bytes.size()) != manifest->bytes) {
-    return Corrupt(id, absl::StrCat("it must have ", manifest->bytes, " bytes, got ", bytes.size()));
+    return corrupt(DamageOfSize(*manifest, static_cast<int64_t>(bytes.size())));
   }
-  if (Crc32c(bytes) != manifest->crc32c) return Corrupt(id, "its checksum does not match");
+  if (Crc32c(bytes) != manifest->crc32c) return corrupt(manifest->file + " does not match its checksum");
   absl::StatusOr<Safetensors> file = ReadSafetensors(bytes);
   if (absl::IsResourceExhausted(file.status())) return file.status();
-  if (!file.ok()) return Corrupt(id, std::string(file.status().message()));
-  if (file->metadata != MetadataOf(*manifest)) return Corrupt(id, "its manifest belongs to another file");
+  if (!file.ok()) return corrupt(absl::StrCat(manifest->file, ": ", file.status().message()));
+  if (file->metadata != MetadataOf(*manifest)) return corrupt(absl::StrCat(kManifestFile, " belongs to another file"));
   std::vector<std::string> names;
   for (const NamedTensor& tensor : file->tensors) names.push_back(tensor.name);
-  if (names != manifest->names) return Corrupt(id, "its manifest names other tensors");
+  if (names != manifest->names) {
+    return corrupt(absl::StrCat(kManifestFile, " names other tensors than ", manifest->file));
+  }
   return LoadedCheckpoint{InfoOf(id, *manifest), std::move(file->tensors)};
 }
 

@@ -35,7 +35,9 @@ struct CheckpointInfo {
   std::shared_ptr<const std::string> specification = {};  // of that pipeline, as the caller gave it; null: none
   bool rotating = false;                                  // saved to be deleted when enough newer ones are there
   absl::Time create_time = {};
-  bool damaged = false;  // its manifest or the size of its file is wrong, or its content was when it was last read
+  // Which of its files is wrong, and in what: its manifest, the size of the file that holds the tensors, or its content
+  // when it was last read. Empty: nothing is known to be.
+  std::string damage = {};
 };
 
 // What a checkpoint keeps beside the tensors. Nothing of it is looked at.
@@ -54,6 +56,8 @@ struct SaveOptions {
 
 // CHECKPOINT_NOT_FOUND, naming it.
 absl::Status CheckpointNotFound(const std::string& id);
+// DATA_LOSS / CHECKPOINT_CORRUPT, naming it and its damage.
+absl::Status CheckpointCorrupt(const std::string& id, std::string_view damage);
 
 struct LoadedCheckpoint {
   CheckpointInfo info;
@@ -124,7 +128,9 @@ class CheckpointFolder {
                           const CancelToken* cancel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status WriteManifest(const std::string& folder, const CheckpointManifest& manifest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
-  absl::StatusOr<LoadedCheckpoint> Read(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
+  // Fills in `damage` where it is what fails.
+  absl::StatusOr<LoadedCheckpoint> Read(const std::string& id, std::string* damage)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   absl::Status RemoveOne(const std::string& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);
   // Removes a folder that is no checkpoint, and gives the quota back what its files had.
   absl::Status Clear(const std::string& unfinished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_mu_);

@@ -18,6 +18,7 @@ namespace penstock {
 namespace {
 
 constexpr size_t kMaxMessageBytes = 300;
+constexpr std::string_view kLayerFailed = "LAYER_FAILED";
 
 // Carries a Status up to RunTorch.
 class StatusException : public std::exception {
@@ -38,8 +39,17 @@ absl::Status Failure(absl::StatusCode code, std::string_view reason, std::string
     incident = NextIncident();
     error.With("incident", incident);
   }
-  LogWarning("LibTorch failed", {{"reason", std::string(reason)}, {"incident", incident}, {"text", std::string(text)}});
+  LogWarning(reason == kLayerFailed ? "a layer failed" : "LibTorch failed",
+             {{"reason", std::string(reason)}, {"incident", incident}, {"text", std::string(text)}});
   return error;
+}
+
+// Of an exception that says no more than its text.
+absl::Status OtherFailure(std::string_view text, bool of_layer) {
+  const absl::string_view said(text.data(), text.size());
+  const bool of_gpu = absl::StrContains(said, "CUDA") || absl::StrContains(said, "CUDNN");
+  if (of_layer && !of_gpu) return Failure(absl::StatusCode::kFailedPrecondition, kLayerFailed, text);
+  return Failure(absl::StatusCode::kInternal, "BUG", text);
 }
 
 // The CPU allocator throws a plain error, so that only its words tell.
@@ -79,6 +89,41 @@ bool IsAddress(absl::string_view word) {
   return true;
 }
 
+absl::Status Run(const std::function<void()>& body, bool of_layer) {
+  using absl::StatusCode;
+  try {
+    body();
+    return absl::OkStatus();
+  } catch (const StatusException& error) {
+    return error.status();
+  } catch (const std::bad_alloc&) {
+    return Failure(StatusCode::kResourceExhausted, "HOST_MEMORY", "out of host memory");
+  } catch (const c10::OutOfMemoryError& error) {  // what accelerators' allocators throw
+    return Failure(StatusCode::kResourceExhausted, "DEVICE_MEMORY", error.what_without_backtrace());
+  } catch (const c10::IndexError& error) {
+    return Failure(StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", error.what_without_backtrace());
+  } catch (const c10::TypeError& error) {
+    return Failure(StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", error.what_without_backtrace());
+  } catch (const c10::ValueError& error) {
+    return Failure(StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    if (SaysOutOfMemory(error.what_without_backtrace())) {
+      return Failure(StatusCode::kResourceExhausted, "HOST_MEMORY", error.what_without_backtrace());
+    }
+    if (SaysOutOfDeviceMemory(error.what_without_backtrace())) {
+      return Failure(StatusCode::kResourceExhausted, "DEVICE_MEMORY", error.what_without_backtrace());
+    }
+    if (SaysLeafChanged(error.what_without_backtrace())) {
+      return Failure(StatusCode::kInvalidArgument, "WRONG_TYPE", error.what_without_backtrace());
+    }
+    return OtherFailure(error.what_without_backtrace(), of_layer);
+  } catch (const std::exception& error) {
+    return OtherFailure(error.what(), of_layer);
+  } catch (...) {
+    return OtherFailure("an exception of unknown type", of_layer);
+  }
+}
+
 }  // namespace
 
 std::string CleanFirstLine(std::string_view text) {
@@ -113,39 +158,8 @@ void ThrowStatus(absl::Status status) {
   throw StatusException(std::move(status));
 }
 
-absl::Status RunTorch(const std::function<void()>& body) {
-  using absl::StatusCode;
-  try {
-    body();
-    return absl::OkStatus();
-  } catch (const StatusException& error) {
-    return error.status();
-  } catch (const std::bad_alloc&) {
-    return Failure(StatusCode::kResourceExhausted, "HOST_MEMORY", "out of host memory");
-  } catch (const c10::OutOfMemoryError& error) {  // what accelerators' allocators throw
-    return Failure(StatusCode::kResourceExhausted, "DEVICE_MEMORY", error.what_without_backtrace());
-  } catch (const c10::IndexError& error) {
-    return Failure(StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", error.what_without_backtrace());
-  } catch (const c10::TypeError& error) {
-    return Failure(StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", error.what_without_backtrace());
-  } catch (const c10::ValueError& error) {
-    return Failure(StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", error.what_without_backtrace());
-  } catch (const c10::Error& error) {
-    if (SaysOutOfMemory(error.what_without_backtrace())) {
-      return Failure(StatusCode::kResourceExhausted, "HOST_MEMORY", error.what_without_backtrace());
-    }
-    if (SaysOutOfDeviceMemory(error.what_without_backtrace())) {
-      return Failure(StatusCode::kResourceExhausted, "DEVICE_MEMORY", error.what_without_backtrace());
-    }
-    if (SaysLeafChanged(error.what_without_backtrace())) {
-      return Failure(StatusCode::kInvalidArgument, "WRONG_TYPE", error.what_without_backtrace());
-    }
-    return Failure(StatusCode::kInternal, "BUG", error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return Failure(StatusCode::kInternal, "BUG", error.what());
-  } catch (...) {
-    return Failure(StatusCode::kInternal, "BUG", "an exception of unknown type");
-  }
-}
+absl::Status RunTorch(const std::function<void()>& body) { return Run(body, /*of_layer=*/false); }
+
+absl::Status RunLayerCode(const std::function<void()>& body) { return Run(body, /*of_layer=*/true); }
 
 }  // namespace penstock

@@ -24,6 +24,10 @@ namespace penstock {
 //            bytes; the whole text goes to the log. A BUG carries an `incident` that the log repeats.
 absl::Status RunTorch(const std::function<void()>& body);
 
+// As RunTorch, for what comes with a model: its layers and their backwards. What would be INTERNAL / BUG is the model's
+// fault, FAILED_PRECONDITION / LAYER_FAILED, unless a GPU fails.
+absl::Status RunLayerCode(const std::function<void()>& body);
+
 // The first line of a library's text, cleaned of paths, pointers and unprintable bytes, at most 300 bytes.
 std::string CleanFirstLine(std::string_view text);
 

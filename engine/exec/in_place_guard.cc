@@ -38,7 +38,9 @@ void InPlaceGuard::ThrowFailure(const std::string& layer, const absl::Status& st
   if (learns && ReasonOf(status) == "WRONG_TYPE" && absl::StrContains(status.message(), "in-place operation")) {
     ThrowChanged(layer, absl::StrCat(": ", std::string(status.message())));
   }
-  ThrowStatus(absl::IsInternal(status) ? WithPrefix(status, absl::StrCat("layer ", layer, ": ")) : status);
+  const absl::Status named = WithPrefix(status, absl::StrCat("layer ", layer, ": "));
+  if (ReasonOf(status) == "LAYER_FAILED") ThrowStatus(WithValue(named, "field", layer));
+  ThrowStatus(absl::IsInternal(status) ? named : status);
 }
 
 }  // namespace penstock

@@ -1,5 +1,6 @@
 #include "engine/exec/pipeline_draft.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -90,28 +91,41 @@ absl::Status PlaceLayers(const std::vector<NamedLayer>& layers, const StagePlan&
   });
 }
 
-absl::Status CheckSampleRows(const Value& value, const std::string& field) {
-  const at::Tensor* tensor = value.tensor();
-  if (tensor == nullptr || tensor->dim() == 0 || tensor->size(0) > 0) return absl::OkStatus();
+absl::Status SampleError(const std::string& field, const std::string& problem, const std::string& value) {
   return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
-               absl::StrCat(field, ": must have at least one row to measure with, got ", ShapeText(tensor->sizes())))
+               absl::StrCat(field, ": ", problem, ", got ", value))
       .With("field", field)
-      .With("value", ShapeText(tensor->sizes()));
+      .With("value", value);
 }
 
-// The same values in the order of the signature.
-absl::StatusOr<std::shared_ptr<const PlanningSample>> MatchSample(const PlanningSample& sample,
-                                                                  const ModelSignature& signature) {
-  PlanningSample matched;
-  NamedValues inputs = sample.inputs;
-  const bool alone = inputs.size() == 1 && signature.inputs.size() == 1;
-  if (alone && inputs[0].name.empty()) inputs[0].name = signature.inputs[0].name;
-  PENSTOCK_ASSIGN_OR_RETURN(matched.inputs, MatchSignature(signature.inputs, inputs, "sample.inputs"));
-  for (size_t i = 0; i < matched.inputs.size(); ++i) {
-    PENSTOCK_RETURN_IF_ERROR(CheckSampleRows(matched.inputs[i].value, absl::StrCat("sample.inputs[", i, "].shape")));
+absl::Status CheckSampleRows(const at::Tensor& tensor, const std::string& field) {
+  if (tensor.dim() == 0 || tensor.size(0) > 0) return absl::OkStatus();
+  return SampleError(field, "must have at least one row to measure with", ShapeText(tensor.sizes()));
+}
+
+// Inputs in the order of the caller. What the signature says of each has been checked; where it says nothing, all that
+// are split have the rows of the first.
+absl::Status CheckSampleInputs(const NamedValues& inputs, bool known) {
+  const at::Tensor* first = nullptr;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor* tensor = inputs[i].value.tensor();
+    if (tensor == nullptr) continue;
+    const std::string field = absl::StrCat("sample.inputs[", i, "].shape");
+    PENSTOCK_RETURN_IF_ERROR(CheckSampleRows(*tensor, field));
+    if (known || tensor->dim() == 0) continue;
+    if (first == nullptr) first = tensor;
+    if (tensor->size(0) != first->size(0)) {
+      return SampleError(field, absl::StrCat("must have ", first->size(0), " rows as the first"),
+                         ShapeText(tensor->sizes()));
+    }
   }
-  if (!sample.target.defined()) return std::make_shared<const PlanningSample>(std::move(matched));
-  if (signature.targets.empty()) {
+  return absl::OkStatus();
+}
+
+// A target for so many rows of inputs; 0: none of them is split.
+absl::Status CheckSampleTarget(const at::Tensor& target, int64_t rows, const ModelSignature& signature,
+                               const Loss* loss, const LossSpec& loss_spec) {
+  if (loss == nullptr || signature.targets.empty()) {
     return Error(absl::StatusCode::kInvalidArgument, "FIELD_INVALID",
                  "sample.target: must not be set, for the pipeline has no loss that takes one")
         .With("field", "sample.target")
@@ -119,10 +133,35 @@ absl::StatusOr<std::shared_ptr<const PlanningSample>> MatchSample(const Planning
   }
   std::vector<TensorSignature> wanted = signature.targets;
   wanted[0].name = "target";
-  PENSTOCK_ASSIGN_OR_RETURN(const NamedValues target,
-                            MatchSignature(wanted, {{"target", Value(sample.target)}}, "sample.target"));
-  PENSTOCK_RETURN_IF_ERROR(CheckSampleRows(target[0].value, "sample.target[0].shape"));
-  matched.target = *target[0].value.any_tensor();
+  PENSTOCK_RETURN_IF_ERROR(MatchSignature(wanted, {{"target", Value(target)}}, "sample.target").status());
+  PENSTOCK_RETURN_IF_ERROR(CheckSampleRows(target, "sample.target[0].shape"));
+  if (target.dim() == 0 || (rows > 0 && target.size(0) != rows)) {
+    return SampleError("sample.target[0].shape", absl::StrCat("must have ", rows, " rows as the inputs"),
+                       ShapeText(target.sizes()));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const int output, LossOutput(loss_spec, signature.outputs, "spec.loss"));
+  const absl::Status fits =
+      RunTorch([&] { loss->CheckValues(target, signature.outputs.empty() ? nullptr : &signature.outputs[output]); });
+  if (fits.ok()) return fits;
+  return WithValue(WithPrefix(fits, "sample."), "field", "sample.target");
+}
+
+// The same values in the order of the signature. What is wrong with them is told here, before anything is measured.
+absl::StatusOr<std::shared_ptr<const PlanningSample>> MatchSample(const PlanningSample& sample,
+                                                                  const ModelSignature& signature, const Loss* loss,
+                                                                  const LossSpec& loss_spec) {
+  PlanningSample matched;
+  NamedValues inputs = sample.inputs;
+  const bool alone = inputs.size() == 1 && signature.inputs.size() == 1;
+  if (alone && inputs[0].name.empty()) inputs[0].name = signature.inputs[0].name;
+  PENSTOCK_ASSIGN_OR_RETURN(matched.inputs, MatchSignature(signature.inputs, inputs, "sample.inputs"));
+  const bool known = std::none_of(signature.inputs.begin(), signature.inputs.end(),
+                                  [](const TensorSignature& input) { return input.any; });
+  PENSTOCK_RETURN_IF_ERROR(CheckSampleInputs(inputs, known));
+  if (sample.target.defined()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckSampleTarget(sample.target, RowsOf(matched.inputs), signature, loss, loss_spec));
+    matched.target = sample.target;
+  }
   return std::make_shared<const PlanningSample>(std::move(matched));
 }
 
@@ -155,7 +194,7 @@ absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipelin
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
   PENSTOCK_RETURN_IF_ERROR(PlaceByName(spec.model.layer_devices, devices, &draft.layers));
   if (spec.sample != nullptr) {
-    PENSTOCK_ASSIGN_OR_RETURN(draft.sample, MatchSample(*spec.sample, draft.signature));
+    PENSTOCK_ASSIGN_OR_RETURN(draft.sample, MatchSample(*spec.sample, draft.signature, draft.loss.get(), spec.loss));
   }
   draft.request = {.layers = draft.layers,
                    .cut = std::move(cut),
@@ -209,6 +248,7 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
   PlacedStages placed;
   for (const TieGroup& group : groups) placed.tie_uses.push_back(group.uses.size());
   const int stages = static_cast<int>(plan.stages.size());
+  const bool of_library = AnyOfLibrary(draft.layers);
   placed.open_dimension = layers.front().layer->LargestOpenDimension();
   placed.workers.resize(LaneCount(plan));
   auto next = layers.begin();
@@ -230,7 +270,8 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
                                              .incoming = PortsOf(plan, s, /*incoming=*/true),
                                              .outgoing = PortsOf(plan, s, /*incoming=*/false),
                                              .autocast = spec.model.autocast,
-                                             .undo = plan.undo},
+                                             .undo = plan.undo,
+                                             .copies_inputs = s == 0 && of_library},
                                             spec.optimizer));
     placed.stages.push_back(std::move(made));
   }

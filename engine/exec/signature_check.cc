@@ -49,6 +49,11 @@ absl::Status CheckTensor(const TensorSignature& want, const at::Tensor& tensor, 
   return absl::OkStatus();
 }
 
+// Whether names and number of the values are not known before a run.
+bool OnlyARunTells(const std::vector<TensorSignature>& signature) {
+  return signature.empty() || (signature.size() == 1 && signature[0].any && signature[0].name.empty());
+}
+
 const NamedValue* FirstSplit(const NamedValues& ordered) {
   for (const NamedValue& one : ordered) {
     if (one.value.is_tensor() && one.value.tensor()->dim() > 0) return &one;
@@ -60,7 +65,7 @@ const NamedValue* FirstSplit(const NamedValues& ordered) {
 
 absl::StatusOr<NamedValues> MatchSignature(const std::vector<TensorSignature>& signature, const NamedValues& values,
                                            std::string_view field) {
-  if (signature.size() == 1 && signature[0].any && signature[0].name.empty()) return values;
+  if (signature.size() == 1 && OnlyARunTells(signature)) return values;
   const std::string list(field);
   NamedValues ordered;
   ordered.resize(signature.size());
@@ -128,7 +133,7 @@ absl::StatusOr<std::vector<int>> MatchNames(const std::vector<TensorSignature>& 
     const std::string place = absl::StrCat(absl::string_view(field.data(), field.size()), "[", i, "]");
     const auto found = std::find_if(signature.begin(), signature.end(),
                                     [&](const TensorSignature& one) { return one.name == wanted[i]; });
-    if (found == signature.end() && signature.size() == 1 && signature[0].any && signature[0].name.empty()) {
+    if (found == signature.end() && OnlyARunTells(signature)) {
       return Mismatch(place, "can't be chosen by name, for this model tells what it returns only when it runs",
                       wanted[i]);
     }

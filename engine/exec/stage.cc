@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -64,6 +65,11 @@ Batch TakeGradients(const Batch& leaves) {
     }));
   }
   return Batch::Tuple(std::move(gradients));
+}
+
+// The backward of a graph that layers have built: what it throws is theirs.
+void RunBackward(const std::function<void()>& body) {
+  if (absl::Status ran = RunLayerCode(body); !ran.ok()) ThrowStatus(std::move(ran));
 }
 
 InputGradients TakeGradients(const Pass& pass) {
@@ -139,7 +145,7 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
                                    .recomputing = context.recomputing,
                                    .random = &random,
                                    .micro_batch = context.micro_batch};
-    const absl::Status ran = RunTorch([&] { values = RunLayer(parts_.layers[i], values, of_layer, tracker); });
+    const absl::Status ran = RunLayerCode([&] { values = RunLayer(parts_.layers[i], values, of_layer, tracker); });
     if (!ran.ok()) given.ThrowFailure(parts_.layers[i].name, ran);
     given.CheckUnchanged(parts_.layers[i].name);
   }
@@ -168,7 +174,10 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
 }
 
 void Stage::Forward(Batch inputs, const PassContext& context, const LossContext& loss, Pass& pass) {
-  pass.stash = inputs.MapTensors([this](const at::Tensor& tensor) { return ToDevice(tensor, parts_.device); });
+  pass.stash = inputs.MapTensors([this](const at::Tensor& tensor) {
+    at::Tensor here = ToDevice(tensor, parts_.device);
+    return parts_.copies_inputs && here.is_same(tensor) ? tensor.clone() : here;
+  });
   if (context.graph) {
     Recompute(context, loss, pass);
     return;
@@ -213,7 +222,9 @@ Stage::Roots Stage::RootsOf(Pass& pass, const Batch& gradients) const {
 
 InputGradients Stage::Backward(Pass& pass, const Batch& gradients, bool retain_graph) {
   const Roots roots = RootsOf(pass, gradients);
-  if (!roots.tensors.empty()) torch::autograd::backward(roots.tensors, roots.gradients, retain_graph);
+  if (!roots.tensors.empty()) {
+    RunBackward([&] { torch::autograd::backward(roots.tensors, roots.gradients, retain_graph); });
+  }
   OwnGradients();
   AddEarlierGradients();
   InputGradients result = TakeGradients(pass);
@@ -227,7 +238,8 @@ InputGradients Stage::InputGradient(Pass& pass, const Batch& gradients) {
   for (const Batch& leaves : pass.skip_leaves) {
     for (const at::Tensor& leaf : leaves.AllTensors()) inputs.push_back(leaf);
   }
-  std::unique_ptr<SplitBackward> owed = SplitBackward::InputHalf(roots.tensors, roots.gradients, inputs);
+  std::unique_ptr<SplitBackward> owed;
+  RunBackward([&] { owed = SplitBackward::InputHalf(roots.tensors, roots.gradients, inputs); });
   InputGradients result = TakeGradients(pass);
   pass = Pass();
   pass.split = std::move(owed);
@@ -236,7 +248,7 @@ InputGradients Stage::InputGradient(Pass& pass, const Batch& gradients) {
 
 void Stage::WeightGradient(Pass& pass) {
   PENSTOCK_CHECK(pass.split != nullptr);
-  pass.split->WeightHalf();
+  RunBackward([&] { pass.split->WeightHalf(); });
   OwnGradients();
   AddEarlierGradients();
   pass = Pass();

@@ -100,6 +100,9 @@ class Stage {
     std::vector<SkipPort> outgoing = {};
     std::string autocast = {};  // of ModelSpec
     bool undo = false;          // steps can be undone
+    // Inputs are copied even where they stand on the stage's device: they belong to handles, and a layer that changes
+    // them in place is found out when it has.
+    bool copies_inputs = false;
   };
   // Fails: as MakeOptimizer.
   static absl::StatusOr<std::unique_ptr<Stage>> Create(Parts parts, const OptimizerSpec& optimizer);

@@ -126,7 +126,8 @@ absl::StatusOr<NamedLayer> BuildLayer(const LayerSpec& spec, const std::string& 
                      Shortened(spec.kind));
   }
   absl::StatusOr<std::unique_ptr<Layer>> layer;
-  absl::Status made = RunTorch([&] {
+  const bool own = !source->library.empty();
+  absl::Status made = (own ? RunLayerCode : RunTorch)([&] {
     layer = source->factory({.options = spec.options,
                              .path = path + ".options",
                              .generator = shared.generator,
@@ -137,8 +138,11 @@ absl::StatusOr<NamedLayer> BuildLayer(const LayerSpec& spec, const std::string& 
                              .program = spec.program.get()});
   });
   if (made.ok()) made = layer.status();
-  if (made.ok() && *layer == nullptr) made = Bug("a layer's factory", "it made no layer");
-  if (!made.ok() && !source->library.empty()) {
+  if (made.ok() && *layer == nullptr) {
+    made = own ? Error(absl::StatusCode::kFailedPrecondition, "LAYER_FAILED", "its factory made no layer")
+               : Bug("a layer's factory", "it made no layer");
+  }
+  if (!made.ok() && own) {
     made = WithPrefix(made, absl::StrCat("kind ", spec.kind, " of ", source->library, ": "));
   }
   PENSTOCK_RETURN_IF_ERROR(made);
@@ -260,6 +264,13 @@ absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>
 absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<LayerSpec>& specs,
                                                          const BuildOptions& options) {
   return Build(specs, /*seed=*/0, /*shapes_only=*/true, options);
+}
+
+bool AnyOfLibrary(const std::vector<LayerSpec>& layers) {
+  return std::any_of(layers.begin(), layers.end(), [](const LayerSpec& layer) {
+    const std::optional<KindSource> source = KindTable::Get().Find(layer.kind);
+    return (source.has_value() && !source->library.empty()) || AnyOfLibrary(layer.layers);
+  });
 }
 
 std::string InnerLayersField(const LayerRequest& request) {

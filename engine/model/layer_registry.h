@@ -51,6 +51,9 @@ absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>
 absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<LayerSpec>& specs,
                                                          const BuildOptions& options = {});
 
+// Whether any of the layers, or of those inside them, comes of a library (RegisterLayerKind).
+bool AnyOfLibrary(const std::vector<LayerSpec>& layers);
+
 // The layers inside a layer, of `request.layers`, from the generator of the request; and the field that holds them, for
 // errors: spec.model.layers[3].layers.
 absl::StatusOr<std::vector<NamedLayer>> BuildInnerLayers(const LayerRequest& request);

@@ -82,7 +82,12 @@ class CrossEntropy : public Loss {
 
   absl::Status CheckOutput(const TensorSignature& output) const override {
     if (output.shape.size() < 2) return absl::OkStatus();  // told by Losses
-    return CheckClassWeights(settings_.classes_last ? output.shape.back() : output.shape[1]);
+    return CheckClassWeights(ClassesOf(output));
+  }
+
+  void CheckValues(const at::Tensor& target, const TensorSignature* output) const override {
+    if (output == nullptr || output->shape.size() < 2 || ClassesOf(*output) < 0) return;
+    CheckLabels(target, ClassesOf(*output));
   }
 
  private:
@@ -122,6 +127,10 @@ class CrossEntropy : public Loss {
     const bool last = settings_.classes_last || shape.size() < 2;
     if (!shape.empty()) shape.erase(last ? shape.end() - 1 : shape.begin() + 1);
     return shape;
+  }
+
+  int64_t ClassesOf(const TensorSignature& output) const {
+    return settings_.classes_last ? output.shape.back() : output.shape[1];
   }
 
   absl::Status CheckClassWeights(int64_t classes) const {
@@ -182,6 +191,12 @@ class BinaryCrossEntropy : public Loss {
 
   TensorSignature Target(const TensorSignature& output) const override { return {"target", output.type, output.shape}; }
 
+  void CheckValues(const at::Tensor& target, const TensorSignature* /*output*/) const override {
+    const at::Tensor outside = OutsideUnit(target);
+    if (!outside.defined()) return;
+    ThrowTargetError("target", "must lie in [0, 1]", absl::StrCat(outside.item<double>()));
+  }
+
  private:
   at::Tensor Losses(const at::Tensor& output, const at::Tensor& target, int64_t reduction) const override {
     const at::Tensor wide = AsWideAs(target, output);
@@ -198,12 +213,6 @@ class BinaryCrossEntropy : public Loss {
     // LibTorch ends the call on NaN; here a step that is not finite is answered as such.
     if (detached.isnan().any().item<bool>()) return reduction == at::Reduction::None ? wide : wide.mean();
     return at::binary_cross_entropy(wide, target, {}, reduction);
-  }
-
-  void CheckValues(const at::Tensor& target) const override {
-    const at::Tensor outside = OutsideUnit(target);
-    if (!outside.defined()) return;
-    ThrowTargetError("target", "must lie in [0, 1]", absl::StrCat(outside.item<double>()));
   }
 
   double CountedOf(const at::Tensor& target, const at::Tensor& weights) const override {
@@ -269,7 +278,7 @@ at::Tensor Loss::Mean(const at::Tensor& output, const at::Tensor& target, const 
 }
 
 double Loss::Counted(const at::Tensor& target, const at::Tensor& weights) const {
-  CheckValues(target);
+  CheckValues(target, nullptr);
   return CountedOf(target, weights.defined() ? Expanded(weights, target) : at::Tensor());
 }
 

@@ -40,13 +40,13 @@ class Loss {
   virtual TensorSignature Target(const TensorSignature& output) const = 0;
   // Fails: SPEC_INVALID naming an option that does not go with such an output.
   virtual absl::Status CheckOutput(const TensorSignature& /*output*/) const { return absl::OkStatus(); }
+  // Throws (RunTorch) for a target with values that no output with this signature can have; null: it is not known.
+  virtual void CheckValues(const at::Tensor& /*target*/, const TensorSignature* /*output*/) const {}
 
  private:
   // The losses of the elements under an at::Reduction: kNone in the target's shape, 0 where nothing counts. Weights of
   // classes are in them, those of elements are not.
   virtual at::Tensor Losses(const at::Tensor& output, const at::Tensor& target, int64_t reduction) const = 0;
-  // Throws for a target whose values no output can have, if Losses would not.
-  virtual void CheckValues(const at::Tensor& /*target*/) const {}
   // As Counted; `weights` are in the target's shape, if they are defined.
   virtual double CountedOf(const at::Tensor& target, const at::Tensor& weights) const = 0;
 };

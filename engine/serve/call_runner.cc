@@ -265,7 +265,7 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
 void CallRunner::Rotate(int keep, const std::string& saved) const {
   std::vector<CheckpointInfo> rotating = checkpoints_->List();
   std::erase_if(rotating, [&](const CheckpointInfo& info) {
-    return !info.rotating || info.damaged || info.id == saved || info.id == origin_.restored_from;
+    return !info.rotating || !info.damage.empty() || info.id == saved || info.id == origin_.restored_from;
   });
   std::sort(rotating.begin(), rotating.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
     return std::tie(a.create_time, a.step, a.id) < std::tie(b.create_time, b.step, b.id);

@@ -1,7 +1,9 @@
 #include "engine/serve/parameter_reader.h"
 
+#include <unordered_set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/memory_claims.h"
@@ -34,9 +36,13 @@ absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterReader::Take(c
       if (!IsOptimizerSlot(tensor.name)) index.emplace(tensor.name, nullptr);
     }
   }
-  for (const std::string& name : read.names) {
-    PENSTOCK_ASSIGN_OR_RETURN(const NamedTensor* const found, Find(index, name));
-    if (found != nullptr) chosen->tensors.push_back(*found);
+  std::unordered_set<std::string> taken;
+  for (size_t i = 0; i < read.names.size(); ++i) {
+    PENSTOCK_ASSIGN_OR_RETURN(const Index::value_type* const found, Find(index, read.names[i]));
+    if (!taken.insert(found->first).second) {
+      return InvalidField(absl::StrCat("names[", i, "]"), "must not name a parameter again", Shortened(read.names[i]));
+    }
+    if (found->second != nullptr) chosen->tensors.push_back(*found->second);
   }
   return std::shared_ptr<const ParameterSnapshot>(std::move(chosen));
 }
@@ -57,10 +63,11 @@ absl::StatusOr<ParameterSnapshot> ParameterReader::Copy(ReadContent content) con
 }
 
 // By its own name, or by the one that it has counted within its stage.
-absl::StatusOr<const NamedTensor*> ParameterReader::Find(const Index& all, const std::string& name) const {
-  if (const auto found = all.find(name); found != all.end()) return found->second;
+absl::StatusOr<const ParameterReader::Index::value_type*> ParameterReader::Find(const Index& all,
+                                                                                const std::string& name) const {
+  if (const auto found = all.find(name); found != all.end()) return &*found;
   PENSTOCK_ASSIGN_OR_RETURN(const std::string alias, FromPartitionName(pipeline_->plan(), name));
-  if (const auto found = all.find(alias); found != all.end()) return found->second;
+  if (const auto found = all.find(alias); found != all.end()) return &*found;
   return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
                "the pipeline has no such parameter, got " + Shortened(name))
       .With("field", "names")

@@ -20,8 +20,9 @@ class Pipeline;
 //
 // Owns:      nothing; the pipeline outlives it, and the claims (may be null) its copies.
 // Threads:   Take() from the training thread, bytes() from any.
-// Fails:     NOT_FOUND / PARAMETER_NOT_FOUND naming it; ACCUMULATION_EMPTY; PIPELINE_BROKEN; HOST_MEMORY where a copy
-//            finds no room; as ParameterSnapshots.
+// Fails:     NOT_FOUND / PARAMETER_NOT_FOUND naming it; FIELD_INVALID for one that has been named already, by either of
+//            its names; ACCUMULATION_EMPTY; PIPELINE_BROKEN; HOST_MEMORY where a copy finds no room; as
+//            ParameterSnapshots.
 class ParameterReader {
  public:
   ParameterReader(std::string name, const Pipeline* pipeline, MemoryClaims* memory)
@@ -34,7 +35,7 @@ class ParameterReader {
  private:
   absl::StatusOr<ParameterSnapshot> Copy(ReadContent content) const;
   using Index = std::unordered_map<std::string, const NamedTensor*>;
-  absl::StatusOr<const NamedTensor*> Find(const Index& all, const std::string& name) const;
+  absl::StatusOr<const Index::value_type*> Find(const Index& all, const std::string& name) const;
 
   const std::string name_;
   const Pipeline* const pipeline_;

@@ -357,7 +357,7 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
           const absl::Status purged = DeleteNow(name, std::move(pipeline), purge);
           Answer(key, join, purged.ok() ? absl::StatusOr<PipelineEntry>(std::move(deleted)) : purged);
         }));
-    kept->Drain(force, [this, job] { deletions_.Post(std::move(*job)); });
+    kept->DrainToDelete(force, [this, job] { deletions_.Post(std::move(*job)); });
   });
   if (begun.ok()) return;
   {

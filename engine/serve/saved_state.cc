@@ -54,7 +54,7 @@ std::string ParameterOf(const std::string& name) {
 absl::Status CheckProgram(const CheckpointInfo& info, const std::string& spec_digest) {
   const std::string saved = ProgramDigest(info.spec_digest);
   const std::string here = ProgramDigest(spec_digest);
-  if (info.damaged || saved == here) return absl::OkStatus();
+  if (!info.damage.empty() || saved == here) return absl::OkStatus();
   return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
                absl::StrCat("the checkpoint was saved from another model file, ", saved.empty() ? "none" : saved,
                             ", got ", here.empty() ? "none" : here))

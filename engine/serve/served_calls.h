@@ -30,7 +30,7 @@ namespace penstock {
 // Threads:   any. Nothing that may call back, the handle store above all, is called under `mu`: its callbacks may need
 //            it.
 struct ServedCalls {
-  enum class State { kReady, kDraining, kStopped };
+  enum class State { kReady, kDraining, kDeleting, kStopped };
 
   ServedCalls(RequestLog<RecordedAnswer>::Options log, TrainingQueue training, InferenceQueue inference,
               std::shared_ptr<PipelineMetrics> metrics)

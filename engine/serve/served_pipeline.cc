@@ -95,12 +95,20 @@ void ServedPipeline::StopAccepting() {
 }
 
 void ServedPipeline::Drain(bool force, std::function<void()> done) {
+  DrainAs(State::kDraining, force, std::move(done));
+}
+
+void ServedPipeline::DrainToDelete(bool force, std::function<void()> done) {
+  DrainAs(State::kDeleting, force, std::move(done));
+}
+
+void ServedPipeline::DrainAs(State state, bool force, std::function<void()> done) {
   std::vector<CallPointer> cancelled;
   {
     absl::MutexLock lock(&calls_.mu);
     if (force) cancelled = calls_.Waiting();    // what may fail comes first
     calls_.drained.push_back(std::move(done));  // the same
-    if (calls_.state == State::kReady) calls_.state = State::kDraining;
+    if (calls_.state == State::kReady) calls_.state = state;
     cancellation_.RemoveQueued(calls_, cancelled);
   }
   cancellation_.SettleCancelled(cancelled);
@@ -144,7 +152,7 @@ void ServedPipeline::Stop() {
   std::vector<CallPointer> late;  // a last save that came in between
   {
     absl::MutexLock lock(&calls_.mu);
-    calls_.state = State::kStopped;
+    if (calls_.state != State::kDeleting) calls_.state = State::kStopped;
     calls_.stopping = true;
     late = calls_.Waiting();
     cancellation_.RemoveQueued(calls_, late);

@@ -184,6 +184,9 @@ class ServedPipeline {
   // StopAccepting(), and calls back when all accepted work has ended. `force` cancels what has not
   // started.
   void Drain(bool force, std::function<void()> done) ABSL_LOCKS_EXCLUDED(calls_.mu);
+  // The same for a pipeline that is deleted while the daemon goes on: new work gets PIPELINE_NOT_READY, also after
+  // Stop().
+  void DrainToDelete(bool force, std::function<void()> done) ABSL_LOCKS_EXCLUDED(calls_.mu);
   // The last thing that is done: cancels what has not started, waits for what runs, and saves the state if it has
   // changed since the last save or restore, as step-{n} or, if there is one, step-{n}-end. Returns nothing if there was
   // nothing to save. Accumulated gradients are in no checkpoint. `cancel` gives the save up.
@@ -196,6 +199,8 @@ class ServedPipeline {
 
  private:
   ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints, Options options);
+
+  void DrainAs(State state, bool force, std::function<void()> done) ABSL_LOCKS_EXCLUDED(calls_.mu);
 
   // Returns whether there is something to save; `done` is told of that later. An error comes without it.
   absl::StatusOr<bool> EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel, const LastSaveCallback& done)

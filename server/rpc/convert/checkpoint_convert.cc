@@ -33,10 +33,7 @@ std::optional<v1::CheckpointSpecification> ReadSpecification(const std::string& 
 }
 
 absl::Status Corrupt(const CheckpointInfo& info, std::string_view problem) {
-  return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_CORRUPT",
-               absl::StrCat("checkpoint ", info.id, " is damaged: ", std::string(problem)))
-      .With("checkpoint", info.id)
-      .With("pipeline", info.pipeline);
+  return WithValue(CheckpointCorrupt(info.id, problem), "pipeline", info.pipeline);
 }
 
 bool Says(const google::protobuf::Message& message) { return message.ByteSizeLong() > 0; }
@@ -120,7 +117,7 @@ v1::Checkpoint CheckpointMessages::Make(const CheckpointInfo& info, bool pipelin
   message.set_step(info.step);
   message.set_byte_size(info.bytes);
   message.set_digest(info.digest);
-  message.set_state(info.damaged ? v1::CHECKPOINT_STATE_DAMAGED : v1::CHECKPOINT_STATE_COMPLETE);
+  message.set_state(info.damage.empty() ? v1::CHECKPOINT_STATE_COMPLETE : v1::CHECKPOINT_STATE_DAMAGED);
   *message.mutable_create_time() = ToTimestamp(info.create_time);
   message.set_pipeline_exists(pipeline_exists);
   message.set_rotating(info.rotating);
@@ -139,7 +136,7 @@ std::string SpecificationBytes(const v1::PipelineSpec& asked, const Plan& plan, 
 }
 
 absl::StatusOr<CheckpointSpecifications> SpecificationFrom(const CheckpointInfo& info, const v1::PipelineSpec& given) {
-  if (info.damaged) return Corrupt(info, "its manifest or the size of its file is wrong");
+  if (!info.damage.empty()) return Corrupt(info, info.damage);
   if (info.specification == nullptr) {
     if (NamesModel(given.model())) return CheckpointSpecifications{given, given};
     return Error(absl::StatusCode::kFailedPrecondition, "CHECKPOINT_SPEC_MISSING",

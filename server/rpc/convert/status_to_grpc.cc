@@ -21,6 +21,7 @@ namespace penstock {
 namespace {
 
 constexpr size_t kMaxValueBytes = 256;
+constexpr size_t kShortMessageBytes = 128;
 constexpr size_t kMaxIncidents = 1024;  // remembered, so that a stored error is logged once
 
 bool IsWordPart(char c) {
@@ -210,6 +211,21 @@ google::rpc::Status ToRpcStatus(const absl::Status& status) {
   }
   AttachHints(code, reason, message, values, &answer);
   return answer;
+}
+
+google::rpc::Status ShortError(const google::rpc::Status& error) {
+  google::rpc::Status cut;
+  cut.set_code(error.code());
+  cut.set_message(CleanText(error.message(), kShortMessageBytes));
+  google::rpc::ErrorInfo info;
+  if (error.details_size() == 0 || !error.details(0).UnpackTo(&info)) return cut;
+  google::rpc::ErrorInfo kept;
+  kept.set_reason(info.reason());
+  kept.set_domain(info.domain());
+  const auto incident = info.metadata().find("incident");
+  if (incident != info.metadata().end()) kept.mutable_metadata()->insert({"incident", incident->second});
+  cut.add_details()->PackFrom(kept);
+  return cut;
 }
 
 grpc::Status WithErrorValues(const grpc::Status& status,

@@ -27,7 +27,11 @@ inline constexpr size_t kMaxDetailBytes = 4096;
 // Units:     message at most 512 printable bytes without paths and pointers; details at most 4 KiB.
 google::rpc::Status ToRpcStatus(const absl::Status& status);
 
-// The same as a status of gRPC, its details serialized. OK stays OK. Where memory is too short for that, the code
+// Code, reason, incident and first words of such an error, for a reply that holds a thousand: at most kShortErrorBytes.
+inline constexpr size_t kShortErrorBytes = 512;
+google::rpc::Status ShortError(const google::rpc::Status& error);
+
+// ToRpcStatus() as a status of gRPC, its details serialized. OK stays OK. Where memory is too short for that, the code
 // alone, so that a call or a stream can always be ended with it.
 grpc::Status ToGrpcStatus(const absl::Status& status) noexcept;
 

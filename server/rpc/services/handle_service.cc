@@ -39,7 +39,8 @@ absl::StatusOr<std::vector<HandleName>> Names(const google::protobuf::RepeatedPt
   return names;
 }
 
-// Collects answers for a reply. Those that would make it too large are without what the handles hold.
+// Collects answers for a reply. Those that would make it too large are without what the handles hold, and with the
+// first words of their errors only.
 template <typename Response>
 class Answers {
  public:
@@ -51,6 +52,10 @@ class Answers {
       handle->clear_values();
       handle->set_results_omitted(true);
     }
+    google::rpc::Status* error = answer.has_error()                         ? answer.mutable_error()
+                                 : handle != nullptr && handle->has_error() ? handle->mutable_error()
+                                                                            : nullptr;
+    if (error != nullptr && bytes_ + answer.ByteSizeLong() > kMaxHandlesBytes) *error = ShortError(*error);
     bytes_ += answer.ByteSizeLong();
     *response_.add_handles() = std::move(answer);
   }
@@ -200,11 +205,11 @@ grpc::ServerUnaryReactor* HandleServiceImpl::ReleaseHandles(grpc::CallbackServer
       context, request, response, kNamesMessageBytes, [this](const auto& call) {
         const auto names = Names(call->request().names());
         if (!names.ok()) return call->Fail(names.status());
-        v1::ReleaseHandlesResponse answer;
+        Answers<v1::ReleaseHandlesResponse> reply;
         for (const HandleName& name : *names) {
-          *answer.add_handles() = ToProto(name, environment_.handles->Release(call->caller(), name));
+          reply.Add(ToProto(name, environment_.handles->Release(call->caller(), name)));
         }
-        call->Reply(answer);
+        call->Reply(reply.response());
       });
 }
 

@@ -17,6 +17,9 @@ TEST(OptionTextTest, ShowsEachTypeAsAClientWouldWriteIt) {
   EXPECT_EQ(OptionText(true), "true");
   EXPECT_EQ(OptionText(int64_t{-3}), "-3");
   EXPECT_EQ(OptionText(0.5), "0.5");
+  EXPECT_EQ(OptionText(1e3), "1000.0") << "no int64";
+  EXPECT_EQ(OptionText(1e300), "1e+300");
+  EXPECT_EQ(OptionText(1 - 1e-10), "0.9999999999");
   EXPECT_EQ(OptionText(std::string("gelu")), "gelu");
 }
 
@@ -64,6 +67,13 @@ TEST(OptionReaderTest, TheFirstFaultIsKept) {
   EXPECT_EQ(ValuesOf(reader.Finish()).at("field"), "options[blocks]");
 }
 
+TEST(OptionReaderTest, ABoundIsShownAsItIs) {
+  const OptionMap options = {{"beta1", int64_t{1}}};
+  OptionReader reader(options, "options");
+  reader.Double("beta1", 0.9, 0, 1 - 1e-9);
+  EXPECT_EQ(std::string(reader.Finish().message()), "options[beta1]: must lie in [0, 0.999999999], got 1");
+}
+
 struct Fault {
   OptionValue value;
   std::string problem;
@@ -93,7 +103,8 @@ TEST(OptionReaderTest, WholeNumbersAndFlagsTakeNoOtherType) {
     const OptionMap options = {{"blocks", value}};
     OptionReader reader(options, "options");
     reader.Int("blocks", 8, 0, 100);
-    EXPECT_THAT(std::string(reader.Finish().message()), HasSubstr("must be a whole number"));
+    EXPECT_EQ(std::string(reader.Finish().message()),
+              "options[blocks]: must be a whole number, without a point or an exponent, got " + OptionText(value));
   }
   const OptionMap options = {{"bias", int64_t{1}}};
   OptionReader reader(options, "options");

@@ -103,7 +103,7 @@ TEST_F(CheckpointTest, AnyDamageIsFoundAndNamedAndTheOthersStillLoad) {
     EXPECT_EQ(ReasonOf(folder->Load("bad").status()), "CHECKPOINT_CORRUPT");
     ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
     EXPECT_EQ(ReasonOf(folder->Load("bad").status()), "CHECKPOINT_CORRUPT") << "nobody writes the pipe";
-    EXPECT_TRUE(Open()->List().at(0).damaged);
+    EXPECT_NE(Open()->List().at(0).damage, "");
     std::filesystem::remove(path);
     WriteFile(path, whole);
     EXPECT_TRUE(folder->Load("bad").ok());
@@ -196,26 +196,32 @@ TEST_F(CheckpointTest, ADamagedOneIsListedAsSuchOnceItIsKnown) {
   const std::string whole = ReadFile(path);
   std::string flipped = whole;
   flipped.back() = static_cast<char>(flipped.back() ^ 1);
-  const auto damaged = [&] { return folder->List().at(0).damaged; };
+  const auto damage = [&] { return folder->List().at(0).damage; };
 
   WriteFile(path, flipped);
-  EXPECT_EQ(ReasonOf(folder->Load("mine").status()), "CHECKPOINT_CORRUPT");
-  EXPECT_TRUE(damaged()) << "what a load has found is remembered";
+  const absl::Status corrupt = folder->Load("mine").status();
+  EXPECT_EQ(ReasonOf(corrupt), "CHECKPOINT_CORRUPT");
+  EXPECT_EQ(std::string(corrupt.message()),
+            "checkpoint mine is damaged: state.safetensors does not match its checksum");
+  EXPECT_EQ(damage(), "state.safetensors does not match its checksum") << "what a load has found is remembered";
   WriteFile(path, whole);
   EXPECT_TRUE(folder->Load("mine").ok());
-  EXPECT_FALSE(damaged());
+  EXPECT_EQ(damage(), "");
 
   WriteFile(path, whole.substr(0, whole.size() - 1));
   folder = Open();
-  EXPECT_TRUE(damaged()) << "its size";
+  EXPECT_EQ(damage(), absl::StrCat("state.safetensors must have ", whole.size(), " bytes, got ", whole.size() - 1));
   EXPECT_EQ(folder->List()[0].step, 1) << "what can be known";
   std::filesystem::remove(path);
   folder = Open();
-  EXPECT_TRUE(damaged()) << "no file";
+  EXPECT_EQ(damage(), "state.safetensors is missing");
   WriteFile(path, whole);
   WriteFile(Folder() + "/mine/manifest.json", "{}");
   folder = Open();
-  EXPECT_TRUE(damaged()) << "its manifest";
+  EXPECT_EQ(damage(), "manifest.json is not what was written");
+  std::filesystem::remove(Folder() + "/mine/manifest.json");
+  folder = Open();
+  EXPECT_EQ(damage(), "manifest.json is missing");
 }
 
 TEST_F(CheckpointTest, RemovesOneAndFreesItsName) {
@@ -494,7 +500,7 @@ TEST_F(ReplacementTest, ADamagedOneCanBeReplaced) {
     EXPECT_EQ(ReasonOf(folder->Load("mine").status()), "CHECKPOINT_CORRUPT");
     EXPECT_TRUE(Replace(*folder).ok());
     EXPECT_EQ(StepOf(*folder), 2);
-    EXPECT_FALSE(folder->List()[0].damaged);
+    EXPECT_EQ(folder->List()[0].damage, "");
     ASSERT_TRUE(folder->Remove("mine").ok());
   }
 }
@@ -540,7 +546,7 @@ TEST_F(CheckpointTest, AManifestThatIsFarTooLargeIsNotRead) {
   ASSERT_TRUE(folder->Save("mine", {.step = 1}, State(1)).ok());
   std::filesystem::resize_file(Folder() + "/mine/manifest.json", int64_t{1} << 30);  // sparse
   folder = Open();
-  EXPECT_TRUE(folder->List().at(0).damaged);
+  EXPECT_NE(folder->List().at(0).damage, "");
   EXPECT_EQ(ReasonOf(folder->Load("mine").status()), "CHECKPOINT_CORRUPT");
 }
 

@@ -70,6 +70,23 @@ TEST(RunTorch, TellsTheCallersIndexFromABug) {
   EXPECT_THAT(std::string(shapes.message()), Not(HasSubstr("frame")));
 }
 
+TEST(RunLayerCode, TellsALayersFaultFromAMachines) {
+  const absl::Status thrown = RunLayerCode([] { throw std::logic_error("out of ideas\nand a stack"); });
+  EXPECT_EQ(thrown.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(thrown), "LAYER_FAILED");
+  EXPECT_EQ(std::string(thrown.message()), "out of ideas");
+  EXPECT_EQ(ReasonOf(RunLayerCode([] { TORCH_CHECK(false, "shapes"); })), "LAYER_FAILED");
+  EXPECT_EQ(ReasonOf(RunLayerCode([] { throw 7; })), "LAYER_FAILED");
+
+  EXPECT_EQ(ReasonOf(RunLayerCode([] { throw std::bad_alloc(); })), "HOST_MEMORY");
+  EXPECT_EQ(ReasonOf(RunLayerCode([] { TORCH_CHECK_VALUE(false, "bad value 7"); })), "TENSOR_SIGNATURE");
+  const c10::SourceLocation here{__func__, __FILE__, __LINE__};
+  EXPECT_EQ(ReasonOf(RunLayerCode([&] { throw c10::AcceleratorError(here, 700, "CUDA error: an illegal access"); })),
+            "BUG");
+  const absl::Status thrown_status = InvalidField("tokens", "must be small", "300");
+  EXPECT_EQ(RunLayerCode([&] { ThrowStatus(thrown_status); }), thrown_status);
+}
+
 TEST(RunTorch, GivesEveryBugItsOwnIncident) {
   const auto bug = [] { return ValuesOf(RunTorch([] { throw std::logic_error("x"); }))["incident"]; };
   const std::string first = bug();

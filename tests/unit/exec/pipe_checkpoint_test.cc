@@ -11,8 +11,11 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <memory>
+
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/model/layer_registry.h"
 #include "tests/unit/exec/function_layers.h"
 
 namespace penstock::testing {
@@ -479,6 +482,53 @@ TEST(PipeInPlace, ATensorInsideOfAValueIsAnInputOfTheStageToo) {
         EXPECT_EQ(ValuesOf(refused)["field"], "spoiler");
         EXPECT_EQ(ValuesOf(refused)["stage"], one.stage);
       }
+    }
+  }
+}
+
+// Adds to its inputs in place, those inside of containers too.
+class Spoiler : public Layer {
+ public:
+  Batch Forward(const Batch& inputs, const LayerContext&) override {
+    for (const at::Tensor& tensor : inputs.AllTensors()) tensor.add_(1);
+    return inputs;
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {}; }
+};
+
+LayerSpec SpoilerOfALibrary() {
+  static const bool registered =
+      RegisterLayerKind(
+          "test_spoiler",
+          [](const LayerRequest&) -> absl::StatusOr<std::unique_ptr<Layer>> { return std::make_unique<Spoiler>(); },
+          "libspoiler.so")
+          .ok();
+  EXPECT_TRUE(registered);
+  return Built("test_spoiler", {}, "spoiler");
+}
+
+// They may be the content of a handle, which others read.
+TEST(PipeInPlace, ALayerOfALibraryDoesNotChangeTheCallersTensors) {
+  PipeWorld world;
+  LayerSpec inner = SpoilerOfALibrary();
+  LayerSpec sequence = Built("sequential", {}, "all");
+  sequence.layers = {inner};
+  for (const std::vector<LayerSpec>& layers :
+       {std::vector<LayerSpec>{inner, Function(PassOn)}, std::vector<LayerSpec>{Function(PassOn), inner},
+        std::vector<LayerSpec>{sequence, Function(PassOn)}}) {
+    for (CheckpointMode mode : kModes) {
+      SCOPED_TRACE(absl::StrCat(layers[0].kind, " ", ModeName(mode)));
+      auto pipeline = world.Make(Pipe(layers, {1, 1}, 2, mode));
+      const at::Tensor rows = Range({4, 2});
+      const at::Tensor whole = Range({3});
+      const at::Tensor inside = Range({5});
+      const NamedValues inputs = Inputs({Value(rows), Value(WholeTensor{whole}), Value::List({Value(inside)})});
+      EXPECT_EQ(ReasonOf(pipeline->Forward(Ask(inputs)).status()), "WRONG_TYPE");
+      EXPECT_EQ(ReasonOf(world.Infer(*pipeline, inputs).status()), "WRONG_TYPE");
+      EXPECT_TRUE(at::equal(rows, Range({4, 2})));
+      EXPECT_TRUE(at::equal(whole, Range({3})));
+      EXPECT_TRUE(at::equal(inside, Range({5})));
     }
   }
 }

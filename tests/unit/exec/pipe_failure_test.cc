@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -88,6 +89,66 @@ TEST(PipeFailure, TheStageBeforeTheBrokenOneRanTwoMicroBatches) {
   EXPECT_EQ(ValuesOf(status)["stage"], "3");
   EXPECT_EQ(ValuesOf(status)["micro_batch"], "0");
   EXPECT_EQ(counter, 2);
+}
+
+// A layer of the caller's is no part of the daemon: what it throws is no bug that the operator should report.
+TEST(PipeFailure, WhatALayerThrowsIsTheLayersFault) {
+  const auto throws = [](const Batch&, const LayerContext&, const Tensors&) -> Batch {
+    throw std::runtime_error("out of ideas");
+  };
+  const auto misfits = [](const Batch& in, const LayerContext&, const Tensors&) {
+    return Batch(at::matmul(in.TensorAt(0), at::ones({3, 3})));
+  };
+  const auto strange = [](const Batch&, const LayerContext&, const Tensors&) -> Batch { throw 7; };
+  const auto backward = [](const Batch& in, const LayerContext&, const Tensors& weights) {
+    at::Tensor out = in.TensorAt(0).mul(weights[0]);
+    if (out.requires_grad()) {
+      out.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("no gradient today"); });
+    }
+    return Batch(out);
+  };
+  struct Case {
+    LayerFunction forward;
+    std::string action;
+    std::string text;
+  };
+  const std::string at_layer = "stage 1, micro-batch 0, action 1F0: layer faulty: ";
+  for (const Case& one : {Case{throws, "1F0", at_layer + "out of ideas"},
+                          Case{misfits, "1F0", at_layer + "mat1 and mat2 shapes cannot be multiplied"},
+                          Case{strange, "1F0", at_layer + "an exception of unknown type"},
+                          Case{backward, "1B0", "stage 1, micro-batch 0, action 1B0: no gradient today"}}) {
+    PipeWorld world;
+    const auto pipeline = world.Make(
+        Pipe({Weighted(), Function({.forward = one.forward, .parameters = {{2}}, .name = "faulty"})}, {1, 1}, 1));
+    const absl::Status failed = pipeline->TrainStep(Rows(4), {}).status();
+    EXPECT_EQ(failed.code(), absl::StatusCode::kFailedPrecondition) << failed;
+    EXPECT_EQ(ReasonOf(failed), "LAYER_FAILED") << failed;
+    EXPECT_THAT(std::string(failed.message()), HasSubstr(one.text));
+    EXPECT_EQ(ValuesOf(failed)["stage"], "1");
+    EXPECT_EQ(ValuesOf(failed)["micro_batch"], "0");
+    EXPECT_EQ(ValuesOf(failed)["action"], one.action);
+    EXPECT_EQ(ValuesOf(failed)["field"], one.action == "1F0" ? "faulty" : "");
+  }
+}
+
+TEST(PipeFailure, ALayersBackwardInHalvesIsTheLayersToo) {
+  for (const bool of_input : {false, true}) {
+    const auto forward = [of_input](const Batch& in, const LayerContext&, const Tensors& weights) {
+      const at::Tensor weight = weights[0].mul(2);
+      const at::Tensor broken = of_input ? in.TensorAt(0).mul(2) : weight;
+      if (broken.requires_grad()) {
+        broken.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("no gradient today"); });
+      }
+      return Batch(of_input ? broken.mul(weight) : in.TensorAt(0).mul(broken));
+    };
+    PipeWorld world;
+    PipelineSpec spec =
+        Pipe({Weighted(), Function({.forward = forward, .parameters = {{2}}, .name = "faulty"})}, {1, 1}, 2);
+    spec.schedule.kind = "zb-h1";
+    const absl::Status failed = world.Make(spec)->TrainStep(Rows(4), {}).status();
+    EXPECT_EQ(ReasonOf(failed), "LAYER_FAILED") << failed;
+    EXPECT_EQ(ValuesOf(failed)["action"], of_input ? "1I0" : "1W0");
+  }
 }
 
 TEST(PipeFailure, WithThreadsNothingStartsAfterTheErrorIsRecorded) {

@@ -200,6 +200,20 @@ TEST(PipeGather, OutputsComeInTheOrderInWhichTheyAreWanted) {
   EXPECT_TRUE(at::equal(*forward->outputs[1].value.tensor(), x));
 }
 
+TEST(PipeGather, OutputsThatOnlyARunTellsAreNotChosenByName) {
+  PipeWorld world;
+  const auto pipeline = world.Make(Pipe({Function(PassOn)}, {1}));
+  ForwardRequest request = Ask(Input(Range({4, 2})));
+  request.outputs = {"output"};
+  const absl::Status refused = pipeline->Forward(std::move(request)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(refused), "TENSOR_SIGNATURE");
+  EXPECT_EQ(ValuesOf(refused)["field"], "outputs[0]");
+  EXPECT_EQ(ValuesOf(refused)["value"], "output");
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("can't be chosen by name, for this model tells what it returns only when it runs"));
+}
+
 TEST(PipeGather, RefusesWhatDoesNotJoinWithTheAncestorsSentences) {
   struct Case {
     LayerFunction last;

@@ -2,18 +2,37 @@
 
 #include "engine/exec/plan_trials.h"
 
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/base/thread.h"
 #include "engine/exec/device_pool.h"
+#include "engine/model/layer_registry.h"
 #include "engine/plan/rehearse.h"
 
 namespace penstock {
 namespace {
+
+// Of any values, which only a run tells.
+class TakesAnything : public Layer {
+ public:
+  Batch Forward(const Batch& inputs, const LayerContext&) override { return Batch(inputs[0]); }
+  std::vector<TensorSignature> InputSignature() const override { return {Anything()}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {Anything()}; }
+
+ private:
+  static TensorSignature Anything() { return {"", DataType::kUnspecified, {}, /*any=*/true}; }
+};
 
 PipelineSpec OpenSpec() {
   PipelineSpec spec;
@@ -86,6 +105,81 @@ TEST(PlanTrials, TheMadeUpTargetSuitsALossOfProbabilities) {
   const PlanSearch search = Search(spec, DevicePool::Mode::kThreads);
   ASSERT_FALSE(search.candidates.empty());
   EXPECT_EQ(search.candidates[0].rehearsed_seconds.has_value(), WorthRehearsing(search));
+}
+
+// What is wrong with a sample is told before anything is measured.
+class PlanningSampleChecks : public ::testing::Test {
+ protected:
+  absl::Status Refused(const PipelineSpec& spec) {
+    DevicePool pool({{"cpu:0", {}, 0}, {"cpu:1", {}, 0}}, DevicePool::Mode::kSerial);
+    Pipeline::Options options;
+    options.devices = &pool;
+    options.profile.claim_memory = [&](int64_t) {
+      measured_ = true;
+      return absl::OkStatus();
+    };
+    return Pipeline::MakePlan(spec, options).status();
+  }
+
+  PipelineSpec Classifier() {
+    PipelineSpec spec;
+    spec.model.layers = {{"linear", "a", {{"in", int64_t{4}}, {"out", int64_t{3}}}},
+                         {"linear", "b", {{"in", int64_t{3}}, {"out", int64_t{3}}}}};
+    spec.loss.name = "cross_entropy";
+    return spec;
+  }
+
+  void Give(PipelineSpec& spec, NamedValues inputs, at::Tensor target) {
+    spec.sample = std::make_shared<const PlanningSample>(
+        PlanningSample{.inputs = std::move(inputs), .target = std::move(target)});
+  }
+
+  bool measured_ = false;
+};
+
+TEST_F(PlanningSampleChecks, ATargetHasTheRowsOfTheInputs) {
+  PipelineSpec spec = Classifier();
+  Give(spec, {{"", Value(at::ones({2, 4}))}}, at::zeros({3}, at::kLong));
+  const absl::Status refused = Refused(spec);
+  EXPECT_EQ(ReasonOf(refused), "TENSOR_SIGNATURE") << refused;
+  EXPECT_EQ(ValuesOf(refused)["field"], "sample.target[0].shape");
+  EXPECT_EQ(std::string(refused.message()), "sample.target[0].shape: must have 2 rows as the inputs, got [3]");
+  EXPECT_FALSE(measured_);
+  Give(spec, {{"", Value(at::ones({2, 4}))}}, at::zeros({2}, at::kLong));
+  EXPECT_TRUE(Refused(spec).ok()) << Refused(spec);
+  EXPECT_TRUE(measured_);
+}
+
+TEST_F(PlanningSampleChecks, ATargetHasValuesThatTheLossTakes) {
+  PipelineSpec spec = Classifier();
+  Give(spec, {{"", Value(at::ones({2, 4}))}}, at::full({2}, 3, at::kLong));
+  absl::Status refused = Refused(spec);
+  EXPECT_EQ(ReasonOf(refused), "TENSOR_SIGNATURE") << refused;
+  EXPECT_EQ(ValuesOf(refused)["field"], "sample.target");
+  EXPECT_EQ(std::string(refused.message()), "sample.target: labels must lie in [0, 2] or equal -100, got 3");
+  spec.loss.name = "binary_cross_entropy";
+  Give(spec, {{"", Value(at::ones({2, 4}))}}, at::full({2, 3}, 1.5));
+  refused = Refused(spec);
+  EXPECT_EQ(ValuesOf(refused)["field"], "sample.target") << refused;
+  EXPECT_EQ(std::string(refused.message()), "sample.target: must lie in [0, 1], got 1.5");
+  EXPECT_FALSE(measured_);
+}
+
+TEST_F(PlanningSampleChecks, InputsThatNoSignatureTellsHaveEqualRows) {
+  static const bool registered =
+      RegisterLayerKind("test_takes_anything", [](const LayerRequest&) -> absl::StatusOr<std::unique_ptr<Layer>> {
+        return std::make_unique<TakesAnything>();
+      }).ok();
+  ASSERT_TRUE(registered);
+  PipelineSpec spec;
+  spec.model.layers = {{"test_takes_anything", "a", {}}, {"test_takes_anything", "b", {}}};
+  Give(spec, {{"x", Value(at::ones({2, 4}))}, {"all", Value(WholeTensor{at::ones({7})})}, {"y", Value(at::ones({3}))}},
+       {});
+  const absl::Status refused = Refused(spec);
+  EXPECT_EQ(ReasonOf(refused), "TENSOR_SIGNATURE") << refused;
+  EXPECT_EQ(ValuesOf(refused)["field"], "sample.inputs[2].shape");
+  EXPECT_EQ(std::string(refused.message()), "sample.inputs[2].shape: must have 2 rows as the first, got [3]");
+  EXPECT_FALSE(measured_);
 }
 
 TEST(PlanTrials, ASerialPoolTriesNothing) {

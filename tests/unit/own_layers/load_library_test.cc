@@ -107,15 +107,18 @@ TEST(LoadLayerLibraries, AddsKindsThatAreBuiltAndRunLikeOthers) {
 
   const std::string name = std::filesystem::path(Library()).filename();
   absl::Status status = BuildLayers({{"test_faulty", "a", {{"fault", std::string("factory")}}}}, 0).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(status), "LAYER_FAILED");
   EXPECT_EQ(std::string(status.message()),
             absl::StrCat("kind test_faulty of ", name, ": this factory fails on purpose"));
   status = BuildLayers({{"test_faulty", "a", {{"fault", std::string("same_name")}}}}, 0).status();
   EXPECT_EQ(std::string(status.message()),
             absl::StrCat("kind test_faulty of ", name, ": the layer has two tensors called 'weight'"));
   status = BuildLayers({{"test_faulty", "a", {{"fault", std::string("null")}}}}, 0).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("kind test_faulty of ", name, ": ")));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(status), "LAYER_FAILED");
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(absl::StrCat("kind test_faulty of ", name, ": its factory made no layer")));
 }
 
 }  // namespace

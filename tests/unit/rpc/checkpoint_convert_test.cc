@@ -172,8 +172,11 @@ TEST(CheckpointConvertTest, BytesThatAreNoSpecificationAreDamage) {
     EXPECT_FALSE(CheckpointMessages().Make(info, true).has_specification());
   }
   info = Checkpoint();
-  info.damaged = true;
-  EXPECT_EQ(ReasonOf(SpecificationFrom(info, {}).status()), "CHECKPOINT_CORRUPT");
+  info.damage = "state.safetensors is missing";
+  const absl::Status damaged = SpecificationFrom(info, {}).status();
+  EXPECT_EQ(ReasonOf(damaged), "CHECKPOINT_CORRUPT");
+  EXPECT_EQ(std::string(damaged.message()), "checkpoint mine is damaged: state.safetensors is missing");
+  EXPECT_EQ(ValuesOf(damaged)["checkpoint"], "mine");
 }
 
 TEST(CheckpointConvertTest, MessagesTellTheModelOfEach) {

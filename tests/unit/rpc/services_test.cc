@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "engine/base/job_thread.h"
 #include "engine/base/thread.h"
@@ -27,6 +28,7 @@
 #include "server/rpc/call_metrics.h"
 #include "server/rpc/convert/page_token.h"
 #include "server/rpc/convert/proto_convert.h"
+#include "server/rpc/convert/status_to_grpc.h"
 #include "server/rpc/services/handle_service.h"
 #include "server/rpc/services/inference_service.h"
 #include "server/rpc/services/insight_service.h"
@@ -970,6 +972,57 @@ TEST_F(ServicesTest, RenewingAllTellsNamesAndTimesOnly) {
   EXPECT_EQ(response.handles(0).SerializeAsString(), expected.SerializeAsString()) << response.handles(0).DebugString();
   EXPECT_EQ(response.handles(1).name(), ToString(pending));
   EXPECT_FALSE(response.handles(1).handle().has_expire_time());
+}
+
+// 20 handles, each with 140 kB of headers, and behind them long errors.
+TEST_F(ServicesTest, AReplyOfManyLongErrorsStaysBelowWhatClientsTake) {
+  constexpr size_t kTaken = 4 << 20;  // gRPC's own limit
+  constexpr int kHandles = 1000;
+  constexpr int kFull = 20;
+  NamedTensors many;
+  for (int i = 0; i < 1'088; ++i) many.push_back({std::string(110, 'x') + std::to_string(i), at::full({1}, 0.0f)});
+  Error error(absl::StatusCode::kFailedPrecondition, "LAYER_FAILED", std::string(600, 'x'));
+  for (int i = 0; i < 16; ++i) error.With(absl::StrCat("value", i), std::string(256, 'y'));
+  v1::WaitHandlesRequest wait;
+  v1::ReleaseHandlesRequest release;
+  for (int i = 0; i < kHandles; ++i) {
+    const HandleName name = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+    if (i < kFull) {
+      handles_->Fulfil(name.id, many);
+    } else {
+      handles_->Fail(name.id, error);
+    }
+    wait.add_names(ToString(name));
+    release.add_names(ToString(name));
+  }
+  v1::WaitHandlesResponse waited;
+  {
+    grpc::ClientContext context;
+    As(&context);
+    ASSERT_EQ(Reason(results_->WaitHandles(&context, wait, &waited)), "OK");
+  }
+  v1::ReleaseHandlesResponse released;
+  {
+    grpc::ClientContext context;
+    As(&context);
+    ASSERT_EQ(Reason(results_->ReleaseHandles(&context, release, &released)), "OK");
+  }
+  EXPECT_LT(waited.ByteSizeLong(), kTaken);
+  EXPECT_LT(released.ByteSizeLong(), kTaken);
+  ASSERT_EQ(waited.handles_size(), kHandles);
+  for (int i = kFull; i < kHandles; ++i) {
+    const google::rpc::Status& told = waited.handles(i).handle().error();
+    EXPECT_EQ(told.code(), static_cast<int>(grpc::StatusCode::FAILED_PRECONDITION));
+    google::rpc::ErrorInfo info;
+    ASSERT_TRUE(told.details_size() > 0 && told.details(0).UnpackTo(&info));
+    EXPECT_EQ(info.reason(), "LAYER_FAILED");
+    EXPECT_EQ(info.domain(), "penstock.v1");
+  }
+  EXPECT_EQ(waited.handles(kFull).handle().error().message(), std::string(kMaxMessageBytes, 'x'))
+      << "what finds room is whole";
+  const google::rpc::Status& last = waited.handles(kHandles - 1).handle().error();
+  EXPECT_LE(last.ByteSizeLong(), kShortErrorBytes);
+  EXPECT_EQ(last.message(), std::string(128, 'x'));
 }
 
 // 40 handles, each with 140 kB of headers.

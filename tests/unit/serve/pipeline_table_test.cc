@@ -152,10 +152,17 @@ TEST_F(PipelineTableTest, DeletionFinishesAcceptedWorkAndReleasesHandles) {
     deleted.Notify();
   });
   EXPECT_EQ(ReasonOf(table_->Find("gpt").status()), "PIPELINE_NOT_READY");
+  // A call that found it before: the daemon goes on, so that asking it again by itself is of no use.
+  const absl::Status late = gpt_->Infer(Caller(), Ask()).status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(late), "PIPELINE_NOT_READY");
+  EXPECT_EQ(std::string(late.message()), "pipeline gpt is being deleted");
+  EXPECT_EQ(ReasonOf(Save("late").status()), "PIPELINE_NOT_READY");
   control_->Resume();
   deleted.WaitForNotification();
   EXPECT_EQ(ReasonOf(handles_->Get("ann", *work.outcome).status()), "HANDLE_RELEASED");
-  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller(), Batch(), {}).status()), "DRAINING") << "an old reference is safe";
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller(), Batch(), {}).status()), "PIPELINE_NOT_READY")
+      << "an old reference is safe";
 }
 
 TEST_F(PipelineTableTest, OpenGradientsNeedForce) {

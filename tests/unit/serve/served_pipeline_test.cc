@@ -878,6 +878,31 @@ TEST_F(ServedPipelineTest, AReplacedStateIsAnotherThoughItsStepIsTheSame) {
   EXPECT_EQ(gpt_->statistics().step, 0);
 }
 
+TEST_F(ServedPipelineTest, AParameterIsNamedOnceThoughItHasTwoNames) {
+  const std::string slot = "optimizer/scale.weight/momentum";
+  const std::string on_the_wire = "optimizer.scale.weight.momentum";
+  const auto before = *Read({}, true);
+  for (const auto& [first, second] : {std::pair(slot, on_the_wire), std::pair(on_the_wire, slot)}) {
+    const HandleName put = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
+    handles_->Fulfil(put.id, NamedTensors{{first, at::full({1}, 0.25)}, {second, at::full({1}, 0.75)}});
+    const absl::Status twice =
+        Wait([&](auto done) { gpt_->WriteParameters(Caller(), {.handles = {put}}, done); }).status();
+    EXPECT_EQ(ReasonOf(twice), "PARAMETER_NOT_FOUND");
+    EXPECT_EQ(std::string(twice.message()), "a parameter is given twice, got " + second);
+    EXPECT_EQ(ValuesOf(twice)["value"], second);
+  }
+  EXPECT_TRUE((*Read({}, true))->tensors[0].tensor.equal(before->tensors[0].tensor));
+
+  EXPECT_EQ((*Read({"partitions.0.0.weight"}, false))->tensors[0].name, "scale.weight");
+  for (const auto& [first, second] : {std::pair("scale.weight", "partitions.0.0.weight"),
+                                      std::pair("partitions.0.scale.weight", "partitions.0.0.weight")}) {
+    const absl::Status again = Read({first, second}, false).status();
+    EXPECT_EQ(ReasonOf(again), "FIELD_INVALID") << again;
+    EXPECT_EQ(ValuesOf(again)["field"], "names[1]");
+    EXPECT_EQ(ValuesOf(again)["value"], second);
+  }
+}
+
 TEST_F(ServedPipelineTest, ARetryOfAWriteGetsTheFirstAnswerThoughItsHandlesAreReleased) {
   const HandleName put = *handles_->Reserve({.owner = "ann", .pipeline = "gpt"});
   handles_->Fulfil(put.id, NamedTensors{{"scale.weight", at::full({1}, 5.0f)}});
