@@ -116,7 +116,19 @@ Tensors Batch::AllTensors() const {
   return tensors;
 }
 
-int64_t ByteSize(const Batch& batch) { return ByteSize(batch.AllTensors()); }
+// Asked for each message, which is one tensor as a rule: nothing is collected for it.
+int64_t ByteSize(const Batch& batch) {
+  int64_t bytes = 0;
+  for (const Value& value : batch) {
+    const at::Tensor* tensor = value.any_tensor();
+    if (tensor == nullptr) {
+      bytes += ByteSize(Batch(value).AllTensors());
+    } else if (tensor->defined()) {
+      bytes += static_cast<int64_t>(tensor->nbytes());
+    }
+  }
+  return bytes;
+}
 
 std::string TypesText(const Batch& batch) {
   return absl::StrCat("(", absl::StrJoin(batch, ", ", [](std::string* out, const Value& v) { *out += v.TypeName(); }),

@@ -116,7 +116,7 @@ TEST(ProgramLimits, HoldForDimensionsThatVary) {
     return changed.Read().status();
   };
   EXPECT_TRUE(read("Add(Mul(" + symbol + ", Integer(2)), Integer(-1))").ok());
-  for (const std::string wrong :
+  for (const std::string& wrong :
        {"Mul(" + symbol + ", Integer(-1))", "Mul(" + symbol + ", Integer(0))",
         "Add(Mul(" + symbol + ", Integer(-1)), Integer(-9223372036854775808))",
         "Add(" + symbol + ", Integer(-9223372036854775808))", "Add(" + symbol + ", Integer(9223372036854775807))"}) {

@@ -117,6 +117,7 @@ TEST(Value, KnowsWhatItHolds) {
   EXPECT_EQ(Value::Tuple({1, 2}).list(), nullptr);
   EXPECT_EQ(*Value::Dict({{"a", 1}}).dict()->at(0).second.integer(), 1);
   EXPECT_EQ(ByteSize(Batch::Tuple({at::ones({4}), Value(3), Value(WholeTensor{at::ones({2})})})), 24);
+  EXPECT_EQ(ByteSize(Batch::Tuple({Value::Tuple({at::ones({3}), 1}), at::Tensor()})), 12) << "inside of a value, too";
 }
 
 }  // namespace
