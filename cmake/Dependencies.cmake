@@ -10,7 +10,7 @@ endif()
 find_package(Protobuf REQUIRED)   # module mode: Debian ships no package file
 find_package(nlohmann_json REQUIRED CONFIG)
 find_library(PENSTOCK_ISAL isal REQUIRED)  # linked by its name: it has no package file, and ours is to name no path
-find_library(PENSTOCK_JEMALLOC libjemalloc_pic.a REQUIRED)  # of the daemon alone; an archive, so that it needs no package
+find_library(PENSTOCK_JEMALLOC jemalloc REQUIRED)  # by its name, too
 find_package(OpenSSL REQUIRED)
 find_package(gRPC REQUIRED CONFIG)
 find_program(PENSTOCK_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)

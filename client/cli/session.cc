@@ -71,7 +71,7 @@ absl::StatusOr<std::string> Session::ReadFile(const std::string& path, uint64_t 
   std::string bytes;
   PENSTOCK_RETURN_IF_ERROR(input->Read(most + 1, &bytes));
   if (bytes.size() <= most) return bytes;
-  return UsageError(input->name(), absl::StrCat("has more than ", most, " bytes, the most of ", of));
+  return UsageError(input->name(), absl::StrCat("has more than ", most, " bytes, the limit of ", of));
 }
 
 absl::Status Session::WriteFile(const std::string& path, std::string_view bytes) {

@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 
 #include "engine/base/check.h"
@@ -21,7 +22,7 @@ void StopSignal::Stop() {
 
 bool StopSignal::Wait(int descriptor, short events, int milliseconds) const {
   pollfd waited[] = {{descriptor, events, 0}, {stop_, POLLIN, 0}};
-  while (::poll(waited, 2, milliseconds) < 0) continue;
+  while (::poll(waited, 2, milliseconds) < 0) PENSTOCK_CHECK(errno == EINTR);
   return waited[1].revents == 0;
 }
 

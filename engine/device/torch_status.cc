@@ -47,7 +47,8 @@ absl::Status Failure(absl::StatusCode code, std::string_view reason, std::string
 // Of an exception that says no more than its text.
 absl::Status OtherFailure(std::string_view text, bool of_layer) {
   const absl::string_view said(text.data(), text.size());
-  const bool of_gpu = absl::StrContains(said, "CUDA") || absl::StrContains(said, "CUDNN");
+  const bool of_gpu = absl::StrContains(said, "CUDA error") || absl::StrContains(said, "cuDNN") ||
+                      absl::StrContains(said, "cuFFT error") || absl::StrContains(said, "cusolver error");
   if (of_layer && !of_gpu) return Failure(absl::StatusCode::kFailedPrecondition, kLayerFailed, text);
   return Failure(absl::StatusCode::kInternal, "BUG", text);
 }
@@ -100,6 +101,11 @@ absl::Status Run(const std::function<void()>& body, bool of_layer) {
     return Failure(StatusCode::kResourceExhausted, "HOST_MEMORY", "out of host memory");
   } catch (const c10::OutOfMemoryError& error) {  // what accelerators' allocators throw
     return Failure(StatusCode::kResourceExhausted, "DEVICE_MEMORY", error.what_without_backtrace());
+  } catch (const c10::AcceleratorError& error) {
+    if (SaysOutOfDeviceMemory(error.what_without_backtrace())) {
+      return Failure(StatusCode::kResourceExhausted, "DEVICE_MEMORY", error.what_without_backtrace());
+    }
+    return Failure(StatusCode::kInternal, "BUG", error.what_without_backtrace());
   } catch (const c10::IndexError& error) {
     return Failure(StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", error.what_without_backtrace());
   } catch (const c10::TypeError& error) {

@@ -28,8 +28,8 @@ class InPlaceGuard {
   // Throws if the layer that just ran has changed one of them.
   void CheckUnchanged(const std::string& layer) const;
 
-  // Throws the layer's error: LAYER_FAILED and INTERNAL with the layer's name before it, others as they are. LibTorch itself
-  // forbids changing what asks for a gradient.
+  // Throws the layer's error: LAYER_FAILED and INTERNAL with the layer's name before it, others as they are. LibTorch
+  // itself forbids changing what asks for a gradient.
   [[noreturn]] void ThrowFailure(const std::string& layer, const absl::Status& status) const;
 
  private:

@@ -190,11 +190,10 @@ absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const at::Tenso
     PENSTOCK_RETURN_IF_ERROR(MatchSignature(wanted, NamedTensors{{"target", target}}, "target").status());
   }
   if (rows == 0) {
-    const std::string problem =
-        "inputs: one must be split into micro-batches as the target is, got none that is: whole tensors and plain "
-        "values "
-        "are not";
-    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE", problem).With("field", "inputs");
+    return Error(
+               absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+               "inputs: at least one must be a tensor that is split into rows, got only whole tensors and plain values")
+        .With("field", "inputs");
   }
   if (target.dim() == 0 || target.size(0) != rows) {
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",

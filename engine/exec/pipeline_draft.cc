@@ -135,7 +135,11 @@ absl::Status CheckSampleTarget(const at::Tensor& target, int64_t rows, const Mod
   wanted[0].name = "target";
   PENSTOCK_RETURN_IF_ERROR(MatchSignature(wanted, {{"target", Value(target)}}, "sample.target").status());
   PENSTOCK_RETURN_IF_ERROR(CheckSampleRows(target, "sample.target[0].shape"));
-  if (target.dim() == 0 || (rows > 0 && target.size(0) != rows)) {
+  if (rows == 0) {
+    return SampleError("sample.inputs", "at least one must be a tensor that is split into rows",
+                       "only whole tensors and plain values");
+  }
+  if (target.dim() == 0 || target.size(0) != rows) {
     return SampleError("sample.target[0].shape", absl::StrCat("must have ", rows, " rows as the inputs"),
                        ShapeText(target.sizes()));
   }

@@ -273,7 +273,8 @@ void StageExecutor::Fail(absl::Status status, const Action& action) {
   const std::string place =
       absl::StrCat("stage ", action.stage, ", micro-batch ", action.micro_batch, ", action ", ToString(action), ": ");
   if (ReasonOf(status) == "DEVICE_MEMORY") lane_->metrics->out_of_memory.Add();
-  if (status.code() == absl::StatusCode::kInternal) lane_->streams->CheckAlive();
+  const bool unexplained = status.code() == absl::StatusCode::kInternal || ReasonOf(status) == "LAYER_FAILED";
+  if (unexplained) lane_->streams->CheckAlive();
   status = WithValue(WithPrefix(status, place), "stage", absl::StrCat(action.stage));
   status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.micro_batch));
   status = WithValue(std::move(status), "action", ToString(action));

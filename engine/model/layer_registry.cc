@@ -179,7 +179,7 @@ absl::StatusOr<std::vector<NamedLayer>> Build(const std::vector<LayerSpec>& spec
                                  .tuple_as_one_argument = options.tuple_as_one_argument};
     PENSTOCK_ASSIGN_OR_RETURN(NamedLayer layer, BuildLayer(specs[i], path, shared));
     PENSTOCK_RETURN_IF_ERROR(CheckTensorNames(layer, path));
-    if (type != at::kFloat) PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { layer.layer->Cast(type); }));
+    if (type != at::kFloat) PENSTOCK_RETURN_IF_ERROR(RunLayerCode([&] { layer.layer->Cast(type); }));
     layers.push_back(std::move(layer));
   }
   return layers;

@@ -25,7 +25,7 @@ struct TieGroup {
 
 // Finds what a specification ties, in its order. The layers may be shapes only.
 //
-// Fails:     INVALID_ARGUMENT / SPEC_INVALID for a parameter that no layer has, naming spec.model.ties[i].parameters[j],
+// Fails:     INVALID_ARGUMENT / SPEC_INVALID for a parameter that no layer has, by spec.model.ties[i].parameters[j];
 //            for fewer than two, one that stands twice, and unequal shapes.
 absl::StatusOr<std::vector<TieGroup>> CheckTies(const std::vector<TieSpec>& ties,
                                                 const std::vector<NamedLayer>& layers);

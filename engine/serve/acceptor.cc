@@ -71,7 +71,8 @@ bool Acceptor::HasAccepted(const std::string& caller, const std::string& request
 absl::Status Acceptor::Admit(const Call& call, bool handles_reserved) const {
   if (calls_->state == ServedCalls::State::kDeleting) {
     return Error(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
-                 absl::StrCat("pipeline ", options_.name, " is being deleted"));
+                 absl::StrCat("pipeline ", options_.name, " is being deleted"))
+        .With("pipeline", options_.name);
   }
   if (calls_->state != ServedCalls::State::kReady) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "the pipeline accepts no new work");

@@ -357,11 +357,11 @@ absl::StatusOr<Executed> CallRunner::Run(const WriteCall& write, Call& call) con
       auto place = places.find(given.name);
       if (place == places.end()) place = places.find(OptimizerSlotName(given.name));
       if (place == places.end()) {
-        const bool twice = written.contains(given.name) || written.contains(OptimizerSlotName(given.name));
+        if (written.contains(given.name) || written.contains(OptimizerSlotName(given.name))) {
+          return InvalidField(absl::StrCat("handles[", i, "]"), "names a parameter twice", Shortened(given.name));
+        }
         return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
-                     absl::StrCat(twice ? "a parameter is given twice, got "
-                                        : "the pipeline has no parameter of this name, got ",
-                                  Shortened(given.name)))
+                     absl::StrCat("the pipeline has no parameter of this name, got ", Shortened(given.name)))
             .With("field", "handles")
             .With("value", Shortened(given.name))
             .With("pipeline", name_);

@@ -72,8 +72,6 @@ AwakeCores::AwakeCores() {
 
 AwakeCores::~AwakeCores() { stop_ = true; }
 
-void BeLikeTheDaemon() {
-  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-}
+void BeLikeTheDaemon() { absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore); }
 
 }  // namespace penstock::bench

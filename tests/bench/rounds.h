@@ -73,7 +73,7 @@ class AwakeCores {
   std::vector<std::unique_ptr<Thread>> threads_;
 };
 
-// What the daemon's main does first: locks are not checked for deadlocks. (Its heap is linked, as server/heap.cc tells.)
+// What the daemon's main does first: locks are not checked for deadlocks. Its heap (server/heap.cc) is linked.
 void BeLikeTheDaemon();
 
 }  // namespace penstock::bench

@@ -5,7 +5,6 @@
 // Each round runs one TrainStep in-process and one over gRPC (the client waits for each), in alternating order. The
 // ratio is taken round by round.
 
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

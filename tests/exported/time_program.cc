@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
     std::cerr << "time_program PROGRAM INPUTS modules|nodes\n";
     return 2;
   }
-  // As the daemon: large activations come from the heap. The script does the same for eager PyTorch.
+  // Large activations come from the heap, as in the daemon. The script does the same for eager PyTorch.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const absl::Status status = penstock::RunTorch([&] { Serve(argv); });

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import pty
-import resource
 import signal
 import subprocess
 import termios
@@ -25,12 +24,15 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start(daemon: Daemon) -> Iterator[Start]:
-    """Starts the program; what still runs at the test's end is killed."""
+    """Starts the program, in a shell's settings if there are some (a preexec_fn would run in a fork of this process, which
+    gRPC's threads do not survive); what still runs at the test's end is killed."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin(*words: str, **options: object) -> subprocess.Popen[bytes]:
+    def begin(*words: str, settings: str = "", **options: object) -> subprocess.Popen[bytes]:
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         command = [os.environ["PENSTOCK"], "--server", daemon.address, *words]
+        if settings:
+            command = ["sh", "-c", f'{settings}; exec "$@"', "sh", *command]
         one = subprocess.Popen(command, **options)  # type: ignore[call-overload]
         started.append(one)
         return one
@@ -125,8 +127,7 @@ def test_ctrl_c_ends_the_wait_for_a_pipe_that_nobody_writes(start: Start, tmp_pa
 
 def test_what_nohup_ignores_stays_ignored(client: penstock.Client, start: Start) -> None:
     pipeline = create_gpt(client)
-    put = start("handle", "put", pipeline.name, "-", stdin=subprocess.PIPE,
-                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    put = start("handle", "put", pipeline.name, "-", settings="trap '' HUP", stdin=subprocess.PIPE)
     assert put.stdin is not None and put.stderr is not None
     put.stdin.write(UNFINISHED)
     put.stdin.flush()
@@ -163,10 +164,7 @@ def test_top_leaves_the_terminal_as_it_was(
     assert terminal.flags() == before
 
 
-def full_disk() -> None:
-    """For the child: its files hold no more than so many bytes."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+FULL_DISK = "trap '' XFSZ; ulimit -f 1"  # files hold no more than a block
 
 
 @pytest.mark.parametrize("words", [("params", "read", "--to"), ("trace", "-O")])
@@ -177,7 +175,7 @@ def test_a_full_disk_leaves_the_old_file(
     file = tmp_path / "file"
     file.write_text("precious")
     *command, option = words
-    read = start(*command, pipeline.name, option, str(file), preexec_fn=full_disk, restore_signals=False)
+    read = start(*command, pipeline.name, option, str(file), settings=FULL_DISK)
     assert read.wait(SECONDS) == 1
     assert read.stderr is not None
     text = read.stderr.read()

@@ -36,13 +36,13 @@ def test_a_signal_ends_the_wait_for_a_config_that_nobody_writes(tmp_path: pathli
     pipe = tmp_path / "config"
     os.mkfifo(pipe)
     with subprocess.Popen([os.environ["PENSTOCKD"], "--config", pipe]) as daemon:
-        writer = writer_of(pipe)
-        daemon.send_signal(signal.SIGTERM)
         try:
+            writer = writer_of(pipe)
+            daemon.send_signal(signal.SIGTERM)
             assert daemon.wait(30) == -signal.SIGTERM
+            os.close(writer)
         finally:
             daemon.kill()
-            os.close(writer)
 
 
 def test_accepted_work_finishes(start_daemon: StartDaemon) -> None:

@@ -201,7 +201,7 @@ def test_no_rows_give_no_rows(client: penstock.Client, identity: penstock.Pipeli
         assert failed.value.reason == "TENSOR_SIGNATURE" and failed.value.values["field"] == "inputs[0].shape"
     x, y = mlp_batch(0)
     for train in (mlp.train_step, mlp.forward_backward, mlp.evaluate):
-        with pytest.raises(PenstockError, match="inputs: one must be split into micro-batches as the target is") as failed:
+        with pytest.raises(PenstockError, match="inputs: at least one must be a tensor that is split into rows") as failed:
             train(Whole(x), y)
         assert failed.value.reason == "TENSOR_SIGNATURE" and failed.value.values["field"] == "inputs"
     assert mlp.train_step(x, y).step == 1, "nothing is left behind"

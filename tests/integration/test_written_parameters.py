@@ -84,8 +84,8 @@ def test_what_is_refused_changes_nothing(client: penstock.Client, raw: Raw, daem
     refused(lambda: writing({second: weights[second].astype(np.float64)}), INVALID, "TENSOR_SIGNATURE", second)
     refused(lambda: writing({f"optimizer/{first}/absent": weights[first]}), Code.NOT_FOUND, "PARAMETER_NOT_FOUND")
     with pipeline.put(good) as held:
-        twice = refused(lambda: write(raw, pipeline, held.name, held.name), Code.NOT_FOUND, "PARAMETER_NOT_FOUND")
-        assert twice.message == f"a parameter is given twice, got {first}"
+        twice = refused(lambda: write(raw, pipeline, held.name, held.name), Code.INVALID_ARGUMENT, "FIELD_INVALID")
+        assert twice.message == f"handles[1]: names a parameter twice, got {first}"
         for step in (-1, 2**53 + 1, 2**63 - 1):
             refused(lambda: write(raw, pipeline, held.name, step=step), INVALID, "FIELD_INVALID", "step")
         refused(lambda: write(raw, pipeline, held.name, request_id=""), INVALID, "REQUEST_ID_MISSING")

@@ -36,7 +36,7 @@ LIBRARY_OF_LINK = [
     (r"CLI11::", "cli11"),
     (r"nlohmann_json::", "json"),
     (r"isal$", "isal"),
-    (r".*libjemalloc", "jemalloc"),
+    (r"jemalloc$", "jemalloc"),
     (r"OpenSSL::", "openssl"),
     (r"(Threads::Threads|dl|rt|m)$", "system"),
 ]

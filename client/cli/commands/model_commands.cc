@@ -38,8 +38,8 @@ absl::Status Add(const AddOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(const v1::ServerInfo server, client->GetServerInfo());
   const auto limit = server.limits().find("max-model-bytes");
   const int64_t most = limit == server.limits().end() ? kUsualLimit : limit->second;
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string file, session.ReadFile(options.file, static_cast<uint64_t>(most),
-                                                                     "a model: penstockd --max-model-bytes"));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string file,
+                            session.ReadFile(options.file, static_cast<uint64_t>(most), "penstockd --max-model-bytes"));
   if (file.empty()) return UsageError(options.file, "is empty");
   constexpr int64_t kUnit = int64_t{1} << 20;  // of progress
   const auto size = static_cast<int64_t>(file.size());

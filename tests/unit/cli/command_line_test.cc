@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Options, EndlessFileTest,
 TEST_F(CommandLineTest, AFileThatIsTooLongIsRefusedWithTheLimit) {
   const std::string spec = TemporaryFile("long", std::string((4 << 20) + 1, ' '));
   EXPECT_EQ(Run("pipeline create x --spec " + spec), 2);
-  EXPECT_THAT(err_, HasSubstr(spec + ": has more than 4194304 bytes, the most of a specification\n"));
+  EXPECT_THAT(err_, HasSubstr(spec + ": has more than 4194304 bytes, the limit of a specification\n"));
   EXPECT_EQ(Run("pipeline create x --spec -", std::string((4 << 20) + 1, ' ')), 2);
   EXPECT_THAT(err_, HasSubstr("stdin: has more than 4194304 bytes"));
 }

@@ -83,6 +83,10 @@ TEST(RunLayerCode, TellsALayersFaultFromAMachines) {
   const c10::SourceLocation here{__func__, __FILE__, __LINE__};
   EXPECT_EQ(ReasonOf(RunLayerCode([&] { throw c10::AcceleratorError(here, 700, "CUDA error: an illegal access"); })),
             "BUG");
+  for (const char* said : {"cuFFT error: CUFFT_EXEC_FAILED", "cuDNN Frontend error: no plan", "cusolver error: 7"}) {
+    EXPECT_EQ(ReasonOf(RunLayerCode([&] { TORCH_CHECK(false, said); })), "BUG") << said;
+  }
+  EXPECT_EQ(ReasonOf(RunLayerCode([] { TORCH_CHECK(false, "no operator for the 'CUDA' backend"); })), "LAYER_FAILED");
   const absl::Status thrown_status = InvalidField("tokens", "must be small", "300");
   EXPECT_EQ(RunLayerCode([&] { ThrowStatus(thrown_status); }), thrown_status);
 }

@@ -493,7 +493,7 @@ TEST(PipeValues, ATargetNeedsAnInputThatIsSplitAsItIs) {
   const absl::Status refused = pipeline->CheckTarget(Range({4, 3}), {}, std::nullopt, rows);
   EXPECT_EQ(ReasonOf(refused), "TENSOR_SIGNATURE") << refused;
   EXPECT_EQ(ValuesOf(refused)["field"], "inputs");
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("one must be split into micro-batches as the target is"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("at least one must be a tensor that is split into rows"));
 }
 
 TEST(PipeForms, NoneIsLegalInInputsBetweenStagesAndInOutputs) {

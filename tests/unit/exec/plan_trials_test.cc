@@ -180,6 +180,13 @@ TEST_F(PlanningSampleChecks, InputsThatNoSignatureTellsHaveEqualRows) {
   EXPECT_EQ(ValuesOf(refused)["field"], "sample.inputs[2].shape");
   EXPECT_EQ(std::string(refused.message()), "sample.inputs[2].shape: must have 2 rows as the first, got [3]");
   EXPECT_FALSE(measured_);
+  spec.loss.name = "mean_squared_error";
+  Give(spec, {{"all", Value(WholeTensor{at::ones({7})})}}, at::ones({7}));
+  const absl::Status unsplit = Refused(spec);
+  EXPECT_EQ(
+      std::string(unsplit.message()),
+      "sample.inputs: at least one must be a tensor that is split into rows, got only whole tensors and plain values");
+  EXPECT_FALSE(measured_);
 }
 
 TEST(PlanTrials, ASerialPoolTriesNothing) {

@@ -157,6 +157,7 @@ TEST_F(PipelineTableTest, DeletionFinishesAcceptedWorkAndReleasesHandles) {
   EXPECT_EQ(late.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(late), "PIPELINE_NOT_READY");
   EXPECT_EQ(std::string(late.message()), "pipeline gpt is being deleted");
+  EXPECT_EQ(ValuesOf(late)["pipeline"], "gpt");
   EXPECT_EQ(ReasonOf(Save("late").status()), "PIPELINE_NOT_READY");
   control_->Resume();
   deleted.WaitForNotification();

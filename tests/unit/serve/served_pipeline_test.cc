@@ -887,8 +887,8 @@ TEST_F(ServedPipelineTest, AParameterIsNamedOnceThoughItHasTwoNames) {
     handles_->Fulfil(put.id, NamedTensors{{first, at::full({1}, 0.25)}, {second, at::full({1}, 0.75)}});
     const absl::Status twice =
         Wait([&](auto done) { gpt_->WriteParameters(Caller(), {.handles = {put}}, done); }).status();
-    EXPECT_EQ(ReasonOf(twice), "PARAMETER_NOT_FOUND");
-    EXPECT_EQ(std::string(twice.message()), "a parameter is given twice, got " + second);
+    EXPECT_EQ(ReasonOf(twice), "FIELD_INVALID");
+    EXPECT_EQ(std::string(twice.message()), "handles[0]: names a parameter twice, got " + second);
     EXPECT_EQ(ValuesOf(twice)["value"], second);
   }
   EXPECT_TRUE((*Read({}, true))->tensors[0].tensor.equal(before->tensors[0].tensor));
