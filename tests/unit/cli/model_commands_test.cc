@@ -184,8 +184,7 @@ TEST_F(ModelCommandsTest, TakesTheFilesName) {
 
 TEST_F(ModelCommandsTest, ReadsNoMoreThanTheDaemonTakes) {
   EXPECT_EQ(Run("model add /dev/zero --id mine.pt2"), 2);
-  EXPECT_THAT(err_, HasSubstr("/dev/zero: has more than 1048576 bytes, the most of a model: penstockd "
-                              "--max-model-bytes\n"));
+  EXPECT_THAT(err_, HasSubstr("/dev/zero: has more than 1048576 bytes, the limit of penstockd --max-model-bytes\n"));
   EXPECT_EQ(Run("model add - --id mine.pt2", std::string(1 << 20, 'x')), 0) << err_;
 }
 
