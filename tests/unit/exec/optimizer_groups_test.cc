@@ -197,6 +197,11 @@ TEST_F(OptimizerGroups, WeightsOfElementsAreThoseOfTheWholeStep) {
   ASSERT_TRUE(parts->OptimizerStep({}).ok());
   EXPECT_TRUE(TensorOf(*parts, "layer1.weight").allclose(TensorOf(*whole, "layer1.weight"), 1e-5, 1e-6));
 
+  ContributionRequest even = Rows(input_, target_, at::tensor({0.5, 1.5, 0.5, 1.5}));
+  even.total_rows = 4;
+  EXPECT_EQ(ValuesOf(parts->ForwardBackward(even).status())["field"], "total_elements")
+      << "though they sum to its size";
+
   ContributionRequest wrong = Rows(input_, target_, at::full({4}, -1.0));
   EXPECT_EQ(ValuesOf(whole->TrainStep(wrong, {}).status())["field"], "weights");
   wrong.weights = at::full({3}, 1.0);

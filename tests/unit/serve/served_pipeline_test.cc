@@ -628,6 +628,20 @@ TEST_F(SmallQueuesTest, OfWaitingInferenceTheHighestPriorityGoesFirst) {
   EXPECT_THAT(control_->inference_priorities(), ElementsAre(0, 1, 0));
 }
 
+TEST_F(SmallQueuesTest, AnEvaluationGoesByItsPriorityToo) {
+  control_->HoldInference();
+  ASSERT_TRUE(gpt_->Infer(Caller(), Ask()).ok());
+  control_->AwaitInferences(1);
+  const Accepted last = *gpt_->Infer(Caller(), Ask());
+  EvaluateCall urgent = Judge();
+  urgent.priority = 1;
+  const Accepted first = *gpt_->Evaluate(Caller(), urgent);
+  control_->ResumeInference();
+  EXPECT_EQ(Settled(*first.outcome).state, HandleState::kReady);
+  EXPECT_EQ(ValueOf(*last.outputs), 1);
+  EXPECT_THAT(control_->inference_priorities(), ElementsAre(0, 1, 0));
+}
+
 TEST_F(SmallQueuesTest, OfOnePriorityTheFirstGoesFirst) {
   control_->HoldInference();
   ASSERT_TRUE(gpt_->Infer(Caller(), Ask()).ok());
