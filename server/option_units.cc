@@ -1,6 +1,5 @@
 #include "server/option_units.h"
 
-#include <cmath>
 #include <limits>
 #include <string>
 
@@ -36,7 +35,7 @@ absl::StatusOr<absl::Duration> ParseTime(std::string_view text, std::string_view
   double seconds;
   std::string spelled(text);
   if (absl::EndsWith(spelled, "min")) spelled.resize(spelled.size() - 2);  // absl says "m"
-  if (absl::SimpleAtod(spelled, &seconds) && std::isfinite(seconds)) {
+  if (absl::SimpleAtod(spelled, &seconds)) {
     time = absl::Seconds(seconds);
   } else if (!absl::ParseDuration(spelled, &time)) {
     return InvalidField(field, "must be a time, as in 5s, 500ms or 1h", text);

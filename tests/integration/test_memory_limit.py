@@ -61,6 +61,17 @@ def test_results_must_fit(start_daemon: StartDaemon) -> None:
         start_daemon(f"--memory-limit={LIMIT}", f"--handle-bytes={LIMIT + 1}")
 
 
+def test_a_caller_may_hold_half_of_the_results(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--handle-bytes=16MiB")
+    with penstock.Client(daemon.address) as client:
+        pipeline = create_mlp(client)
+        held = pipeline.put({"x": np.ones(7 << 18, np.float32)})  # 7 MiB
+        with pytest.raises(penstock.PenstockError, match="HANDLE_BUDGET"):
+            pipeline.put({"x": np.ones(1 << 19, np.float32)})
+        held.release()
+        pipeline.put({"x": np.ones(1 << 19, np.float32)}).release()
+
+
 def test_the_heap_is_given_back_when_pipelines_go(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     batch = np.ones((256, 1024), np.float32)

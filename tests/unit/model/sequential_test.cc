@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/device/torch_status.h"
@@ -51,6 +52,15 @@ std::vector<std::string> Names(const NamedTensors& tensors) {
   std::vector<std::string> names;
   for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
   return names;
+}
+
+TEST(RunLayer, GradientsComeLaidOutAsTheOutputIs) {
+  const auto layers = Build({Linear(3, 4)});
+  const at::Tensor output = RunSequence(layers, at::rand({5, 3})).TensorAt(0);
+  std::vector<int64_t> strides;
+  output.register_hook([&](const at::Tensor& gradient) { strides = gradient.strides().vec(); });
+  at::cat({output, output.detach()}, 1).mul(at::rand({5, 8})).sum().backward();
+  EXPECT_THAT(strides, ElementsAre(4, 1)) << "not as a part of the gradient of what both are in";
 }
 
 TEST(Sequential, RunsItsLayersWithTheirParametersUnderTheirNames) {

@@ -102,10 +102,12 @@ TEST(DaemonOptions, WhatCantBeReadIsNamed) {
     EXPECT_EQ(ValuesOf(status)["value"], value) << status;
   };
   expect(Refused({"--max-pipelines", "0"}), "--max-pipelines", "0");
+  expect(Refused({"--max-pipelines", "1025"}), "--max-pipelines", "1025");
   expect(Refused({"--max-pipelines", "many"}), "--max-pipelines", "many");
   expect(Refused({"--handle-bytes", "1GB"}), "--handle-bytes", "1GB");
   expect(Refused({"--lease", "soon"}), "--lease", "soon");
   expect(Refused({"--lease", "-1s"}), "--lease", "-1s");
+  expect(Refused({"--allow-model-upload"}), "--allow-model-upload", "true");
   expect(Refused({"--log-format", "xml"}), "--log-format", "xml");
   expect(Refused({"--dump", "all"}), "--dump", "all");
   expect(Refused({"--lease", "2h"}), "--lease", "2h");  // beyond the longest
@@ -172,6 +174,7 @@ TEST(ParseTime, KnowsUnits) {
   EXPECT_EQ(*ParseTime("10min", "f"), absl::Minutes(10));
   EXPECT_EQ(*ParseTime("0", "f"), absl::ZeroDuration());
   EXPECT_FALSE(ParseTime("nan", "f").ok());
+  EXPECT_FALSE(ParseTime("inf", "f").ok());
   EXPECT_FALSE(ParseTime("1e300", "f").ok());
 }
 

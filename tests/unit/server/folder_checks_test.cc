@@ -1,7 +1,9 @@
 #include "server/folder_checks.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -54,6 +56,28 @@ TEST_F(FolderChecksTest, AModelRootIsAFolderUnlessUploadsMakeIt) {
   ExpectRefused("--model-root", folder_.path() + "/models");
   options_.allow_model_upload = true;
   EXPECT_TRUE(CheckFolders(options_).ok());
+}
+
+// Root may write everywhere, so an ordinary user is asked, in a process of its own.
+TEST_F(FolderChecksTest, AModelRootThatUploadsWriteToIsWritable) {
+  using std::filesystem::perms;
+  options_.model_root = folder_.path() + "/models";
+  std::filesystem::create_directory(options_.model_root);
+  std::filesystem::create_directory(options_.state_dir);
+  constexpr perms kRead = perms::owner_read | perms::group_read | perms::others_read;
+  constexpr perms kEnter = perms::owner_exec | perms::group_exec | perms::others_exec;
+  std::filesystem::permissions(folder_.path(), kRead | kEnter | perms::owner_write);
+  std::filesystem::permissions(options_.model_root, kRead | kEnter);
+  std::filesystem::permissions(options_.state_dir, perms::all);
+  const auto check_as_a_user = [this] {
+    constexpr uid_t kNobody = 65534;
+    if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) std::exit(2);
+    const absl::Status status = CheckFolders(options_);
+    std::exit(status.ok() ? 0 : ValuesOf(status)["field"] == "--model-root" ? 1 : 2);
+  };
+  EXPECT_EXIT(check_as_a_user(), ::testing::ExitedWithCode(0), "");
+  options_.allow_model_upload = true;
+  EXPECT_EXIT(check_as_a_user(), ::testing::ExitedWithCode(1), "");
 }
 
 TEST_F(FolderChecksTest, SpansGoToAFileInAFolder) {
