@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/base/check.h"
@@ -44,10 +45,8 @@ Value ToValue(const c10::IValue& value) {
 
 // What LibTorch said, with the node that said it. A fault of the machine stays what it is.
 absl::Status AtNode(const absl::Status& status, const std::string& node) {
-  const std::string_view message(status.message().data(), status.message().size());
-  const bool of_machine = message.find("CUDA") != std::string_view::npos;
-  if (message.substr(0, 16) == "exported program") return status;
-  if (ReasonOf(status) == "BUG" && !of_machine) {
+  if (absl::StartsWith(status.message(), "exported program")) return status;
+  if (ReasonOf(status) == "LAYER_FAILED") {
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
                  absl::StrCat("exported program node ", node, ": ", status.message()))
         .With("field", node);
@@ -234,7 +233,7 @@ Batch GraphLayer::Forward(const Batch& inputs, const LayerContext& context) {
   const bool notes = context.training && !context.recomputing && !mode.states.empty();
   std::vector<c10::IValue> note;
   const Step* running = nullptr;
-  const absl::Status status = RunTorch([&] {
+  const absl::Status status = RunLayerCode([&] {
     for (const Step& step : mode.steps) {
       running = &step;
       if (notes) NoteInputs(step, values, note);

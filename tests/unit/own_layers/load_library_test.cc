@@ -88,6 +88,7 @@ TEST(LoadLayerLibraries, RefusesARegistrationThatFails) {
   ExpectRefusedIfItsRegistration("throws_nonsense", "fails when it registers its kinds (an exception of unknown type)");
   ExpectRefusedIfItsRegistration("nothing", "registers no kind");
   ExpectRefusedIfItsRegistration("misnamed", "registers kind 'Test-Kind', which needs");
+  ExpectRefusedIfItsRegistration("digit_first", "registers kind '2_test', which needs");
   ExpectRefusedIfItsRegistration("no_factory", "registers kind 'test_no_factory', which needs");
   ExpectRefusedIfItsRegistration("built_in", "registers kind linear, which is known already");
   EXPECT_THAT(LayerKinds(), Not(Contains("test_no_factory")));

@@ -150,6 +150,7 @@ PENSTOCK_LAYER_LIBRARY(kinds) {
   if (fault == "throws") throw std::runtime_error("these kinds are not ready");
   if (fault == "throws_nonsense") throw 42;
   if (fault == "misnamed") return kinds.Add("Test-Kind", MakeTwice);
+  if (fault == "digit_first") return kinds.Add("2_test", MakeTwice);
   if (fault == "no_factory") return kinds.Add("test_no_factory", nullptr);
   if (fault == "built_in") return kinds.Add("linear", MakeTwice);
   kinds.Add("test_twice", MakeTwice);
