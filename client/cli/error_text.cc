@@ -55,7 +55,7 @@ constexpr auto kReasonHints = std::to_array<Hint>({
     {"BUG", "report it with the incident id, which the daemon's log repeats"},
 });
 
-std::string_view HintFor(const absl::Status& status) {
+std::string_view HintFor(std::string_view command, const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   for (const auto& [name, text] : kReasonHints) {
     if (name == reason) return text;
@@ -68,6 +68,8 @@ std::string_view HintFor(const absl::Status& status) {
     case absl::StatusCode::kResourceExhausted:
       return "try again later, with less";
     case absl::StatusCode::kCancelled:
+      // A creation belongs to the daemon once it is asked for.
+      if (command == "pipeline create") return "delete the pipeline if it is not wanted: the daemon goes on making it";
       return "nothing; the work was cancelled";
     default:
       return "";
@@ -99,7 +101,7 @@ std::string ErrorText(std::string_view command, const absl::Status& status, std:
       }
       text += values.empty() ? "\n" : ")\n";
     }
-    if (const std::string_view hint = HintFor(status); !hint.empty()) text += "  do:  " + std::string(hint) + "\n";
+    if (const std::string_view hint = HintFor(command, status); !hint.empty()) text += "  do:  " + std::string(hint) + "\n";
   }
   if (!request_id.empty()) text += "  request_id: " + request_id + " (repeat a lost call with --request-id)\n";
   return text;

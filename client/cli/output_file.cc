@@ -66,7 +66,8 @@ absl::Status OutputFile::Open() {
   const bool exists = ::stat(target_.c_str(), &old) == 0;
   const bool replaced = !exists || S_ISREG(old.st_mode);
   const std::string opened = replaced ? target_ + ".part" : target_;
-  const int flags = O_WRONLY | O_CLOEXEC | O_NONBLOCK | (replaced ? O_CREAT | O_TRUNC : 0);
+  const int flags = O_WRONLY | O_CLOEXEC | O_NONBLOCK | (replaced ? O_CREAT | O_EXCL : 0);
+  if (replaced) ::unlink(opened.c_str());  // of a run that was killed; what a link there leads to stays as it is
   while ((descriptor_ = ::open(opened.c_str(), flags, 0666)) < 0) {
     const bool no_reader = errno == ENXIO && exists && S_ISFIFO(old.st_mode);
     if (!no_reader) return Failed(errno);

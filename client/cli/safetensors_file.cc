@@ -11,6 +11,7 @@
 #include "client/cli/json_fault.h"
 #include "client/cli/message_json.h"
 #include "engine/base/status_macros.h"
+#include "engine/wire/tensor_header.h"
 
 namespace penstock {
 namespace {
@@ -53,11 +54,11 @@ absl::StatusOr<SafetensorsEntry> ReadEntry(const std::string& name, const Json& 
   if (!json.is_object() || !json.contains("dtype") || !json["dtype"].is_string() || !json.contains("shape") ||
       !integers(json["shape"]) || !json.contains("data_offsets") || !integers(json["data_offsets"]) ||
       json["data_offsets"].size() != 2) {
-    return Broken(name + ": needs dtype, shape and data_offsets");
+    return Broken(Shortened(name) + ": needs dtype, shape and data_offsets");
   }
   SafetensorsEntry entry;
   const std::optional<DataType> type = TypeOfName(json["dtype"].get<std::string>());
-  if (!type.has_value()) return Broken(name + ": unknown dtype " + json["dtype"].get<std::string>());
+  if (!type.has_value()) return Broken(Shortened(name) + ": unknown dtype " + Shortened(json["dtype"].get<std::string>()));
   entry.header = {name, *type, json["shape"].get<std::vector<int64_t>>(), 0};
   entry.begin = json["data_offsets"][0].get<uint64_t>();
   entry.end = json["data_offsets"][1].get<uint64_t>();
@@ -109,7 +110,7 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ReadSafetensorsHeader(std::string_
     if (name == "__metadata__") continue;
     PENSTOCK_ASSIGN_OR_RETURN(SafetensorsEntry entry, ReadEntry(name, value));
     if (entry.begin > entry.end || (data_bytes.has_value() && entry.end > *data_bytes)) {
-      return Broken(name + ": data_offsets outside the file");
+      return Broken(Shortened(name) + ": data_offsets outside the file");
     }
     entries.push_back(std::move(entry));
   }
@@ -117,7 +118,7 @@ absl::StatusOr<std::vector<SafetensorsEntry>> ReadSafetensorsHeader(std::string_
                    [](const SafetensorsEntry& a, const SafetensorsEntry& b) { return a.begin < b.begin; });
   uint64_t next = 0;
   for (const SafetensorsEntry& entry : entries) {
-    if (entry.begin != next) return Broken(entry.header.name + ": its bytes leave a gap or overlap");
+    if (entry.begin != next) return Broken(Shortened(entry.header.name) + ": its bytes leave a gap or overlap");
     next = entry.end;
   }
   if (data_bytes.value_or(next) != next) return Broken("bytes behind the last tensor");
@@ -136,7 +137,7 @@ absl::StatusOr<std::vector<HostTensor>> ReadSafetensors(std::string_view file) {
     absl::StrReplaceAll({{"/", "."}}, &entry.header.name);
     absl::StatusOr<HostTensor> tensor =
         HostTensor::FromBytes(std::move(entry.header), data.substr(entry.begin, entry.end - entry.begin));
-    if (!tensor.ok()) return Broken(name + ": " + std::string(tensor.status().message()));
+    if (!tensor.ok()) return Broken(Shortened(name) + ": " + std::string(tensor.status().message()));
     tensor->set_name(name);
     tensors.push_back(*std::move(tensor));
   }

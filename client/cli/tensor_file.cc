@@ -123,7 +123,7 @@ absl::Status ReadSafetensorsBytes(InputBytes& input, std::string* bytes) {
   for (const SafetensorsEntry& entry : *entries) {
     if (entry.end - entry.begin <= most) continue;
     return UsageError(input.name(),
-                      absl::StrCat(entry.header.name, ": has more than ", most, " bytes, the most of a tensor"));
+                      absl::StrCat(Shortened(entry.header.name), ": has more than ", most, " bytes, the most of a tensor"));
   }
   return input.Read(*header_bytes + (entries->empty() ? 0 : entries->back().end) + 1, bytes);
 }

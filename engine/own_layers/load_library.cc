@@ -35,6 +35,10 @@ absl::Status Refused(const std::string& file, const std::string& problem) {
 // The file's bytes tell what it was built for. To load it first would run its constructors, and the linker would report
 // a symbol where the versions are what matters.
 absl::Status CheckBuild(const std::string& file) {
+  std::error_code none;
+  if (std::filesystem::exists(file, none) && !std::filesystem::is_regular_file(file, none)) {
+    return Refused(file, "must name a regular file");  // a pipe may have no writer
+  }
   const absl::StatusOr<std::string> bytes = ReadToEnd(file, kMaxFileBytes);
   if (!bytes.ok()) {
     return Refused(file, absl::StrCat("must name a file that can be read (", bytes.status().message(), ")"));

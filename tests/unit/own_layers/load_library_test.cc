@@ -59,7 +59,8 @@ void ExpectRefusedIfItsRegistration(const std::string& fault, const std::string&
 
 TEST(LoadLayerLibraries, RefusesWhatIsNoLibraryOfLayers) {
   ExpectRefused("/nowhere/layers.so", "must name a file that can be read (");
-  ExpectRefused(::testing::TempDir(), "must name a file that can be read (");
+  ExpectRefused(::testing::TempDir(), "must name a regular file");
+  ExpectRefused("/dev/zero", "must name a regular file");
   ExpectRefused(Write("text.so", "these are words"), "is not a shared object");
   ExpectRefused(Write("empty.so", ""), "is not a shared object");
   ExpectRefused(Write("other.so", Replaced(Content(Library()), "penstock-layer-library:", "penstock-other-library:")),
