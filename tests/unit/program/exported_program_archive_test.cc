@@ -60,6 +60,15 @@ TEST(ProgramArchive, RefusesEverythingThatCouldInflate) {
   overlapping.Add({.name = "a/x", .data = "xx"});
   overlapping.Add({.name = "a/x", .data = "yy", .offset = 0});
   ExpectRefused(overlapping.Bytes(), "repeats a record");
+  // A record inside of another one's bytes, with a header of its own.
+  ZipWriter inside;
+  inside.Add({.name = "a/inner", .data = "yy"});
+  constexpr int kHeader = 30;  // bytes before a record's name
+  const std::string inner = inside.Bytes().substr(0, kHeader + 7 + 2);
+  ZipWriter nested;
+  nested.Add({.name = "a/outer", .data = inner});
+  nested.Add({.name = "a/inner", .data = "yy", .offset = kHeader + 7});
+  ExpectRefused(nested.Bytes(), "records must not overlap");
 }
 
 TEST(ProgramArchive, RefusesNamesThatLeaveTheArchive) {

@@ -71,6 +71,14 @@ TEST(ProgramLimits, HoldForTensorsThatShareARecord) {
   ExpectInvalid(read(50), "must not be one of tensors that reach more than 16 times their record, got weight_9");
 }
 
+TEST(ProgramLimits, AParameterSharesNoPartOfAnother) {
+  Repacked sharing("counting_training.pt2");
+  sharing.Replace("data/weights/model_weights_config.json", R"("first.bias": {"path_name": "weight_1")",
+                  R"("first.bias": {"path_name": "weight_0")");
+  ExpectInvalid(sharing.Read().status(),
+                "tensor first.weight: must not share a part of its elements with another, got first.bias");
+}
+
 TEST(ProgramLimits, HoldForTheValuesOfAGraph) {
   ExpectInvalid(ReadWithin({.graph_values = 100}), "must have at most 100 values, got ");
   Repacked wide("counting_both.pt2");
@@ -150,7 +158,8 @@ TEST(ProgramDimension, IsASumOrProductOfNumbersAndOneSymbol) {
   for (const std::string_view wrong :
        {"", "7", "Symbol('s1'", "Symbol('s1)", "Integer(x)", "Integer(99999999999999999999)", "Mul(Integer(2))",
         "Add(Integer(1), Integer(2)", "Mul(Symbol('a'), Symbol('b'))", "Pow(Integer(2), Integer(3))",
-        "Integer(1) and more", "Mul(Integer(9223372036854775807), Mul(Integer(2), Symbol('s')))"}) {
+        "Integer(1) and more", "Mul(Integer(9223372036854775807), Mul(Integer(2), Symbol('s')))",
+        "Mul(Integer(4), Add(Symbol('s'), Integer(4611686018427387904)))"}) {
     EXPECT_FALSE(parse(wrong).has_value()) << wrong;
   }
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -149,6 +150,17 @@ TEST(ExportedProgram, HoldsWhatEagerPyTorchHolds) {
     ++compared;
   }
   EXPECT_EQ(compared, 24);
+}
+
+TEST(ExportedProgram, ATensorHasNoMoreThanItsOwnElements) {
+  const float storage[] = {0, 1, 2, 3, 4, 5, 6};
+  const ProgramTensor tensor = {.sizes = {2, 2},
+                                .strides = {1, 3},
+                                .offset = 1,
+                                .bytes = {reinterpret_cast<const char*>(storage), sizeof(storage)}};
+  const at::Tensor loaded = LoadTensor(tensor, /*shapes_only=*/false);
+  EXPECT_TRUE(loaded.equal(at::tensor({1.0f, 4.0f, 2.0f, 5.0f}).view({2, 2})));
+  EXPECT_EQ(loaded.storage().nbytes(), 4 * sizeof(float)) << "what lies between them is not kept";
 }
 
 TEST(ExportedProgram, RefusesTruncatedFiles) {

@@ -236,6 +236,19 @@ TEST(GraphLayer, RefusesStatisticsThatMoveUnseen) {
   EXPECT_EQ(ReasonOf(ProgramModel::Create(*std::move(program)).status()), "SPEC_INVALID");
 }
 
+TEST(GraphLayer, RefusesAChangeOfAParameter) {
+  Repacked changed("counting_training.pt2");
+  changed.Replace(
+      "models/model.json",
+      R"({"target": "torch.ops.aten.mul_.Tensor", "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "b_mean"}})",
+      R"({"target": "torch.ops.aten.mul_.Tensor", "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "p_first_bias"}})");
+  absl::StatusOr<ExportedProgram> program = changed.Read();
+  ASSERT_TRUE(program.ok()) << program.status();
+  const absl::Status refused = ProgramModel::Create(*std::move(program)).status();
+  EXPECT_EQ(ReasonOf(refused), "SPEC_INVALID");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("must not change a parameter in place, got first.bias"));
+}
+
 TEST(GraphLayer, DrawsFromTheKeyedGenerator) {
   const std::vector<at::Tensor> inputs = Inputs(Reference("language.safetensors"));
   ProgramRunner runner("language_dropout_both.pt2");

@@ -62,6 +62,15 @@ TEST(OperatorBounds, IndicesAlongADimension) {
   }
 }
 
+TEST(OperatorBounds, AMaskStandsForAsManyDimensionsAsItHas) {
+  const auto with = [](int64_t index) {
+    return Check("aten::index",
+                 {{"self", at::zeros({2, 3, 4})}, {"indices", List({at::ones({2, 3}, at::kBool), Indices({index})})}});
+  };
+  EXPECT_TRUE(with(3).ok()) << with(3);
+  ExpectOutside(with(4), "indices[1]: must lie in [-4, 3], got 4");
+}
+
 TEST(OperatorBounds, IndicesThatMayCountFromTheEnd) {
   const auto fill = [](int64_t index) {
     return Check("aten::index_fill", {{"self", Table()}, {"dim", 0}, {"index", Indices({index})}});
