@@ -58,13 +58,20 @@ def check(client: penstock.Client, model: nn.Module, path: pathlib.Path) -> int:
     layers, first = 1, 0
     while first < layers:  # the first time without a cut, which tells the number of layers
         pipeline = client.create_pipeline(
-            fresh_name("graph"), model=program, balance=[first, layers - first] if first else None, stages=None if first else 1,
-            micro_batches=1, loss="mean_squared_error", optimizer="sgd", optimizer_options={"learning_rate": 1.0},
+            fresh_name("graph"),
+            model=program,
+            balance=[first, layers - first] if first else None,
+            stages=None if first else 1,
+            micro_batches=1,
+            loss="mean_squared_error",
+            optimizer="sgd",
+            optimizer_options={"learning_rate": 1.0},
         )
         layers = sum(len(stage.layers) for stage in pipeline.plan.stages)
         pipeline.train_step(X, TARGET)
         for name, tensor in pipeline.state_dict().items():
-            torch.testing.assert_close(tensor, expected[name], atol=1e-6, rtol=1e-6, msg=f"{name}, cut at {first} of {layers}")
+            where = f"{name}, cut at {first} of {layers}"
+            torch.testing.assert_close(tensor, expected[name], atol=1e-6, rtol=1e-6, msg=where)
         pipeline.delete()
         first += 1
     return layers - 1

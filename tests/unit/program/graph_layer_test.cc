@@ -238,10 +238,9 @@ TEST(GraphLayer, RefusesStatisticsThatMoveUnseen) {
 
 TEST(GraphLayer, RefusesAChangeOfAParameter) {
   Repacked changed("counting_training.pt2");
-  changed.Replace(
-      "models/model.json",
-      R"({"target": "torch.ops.aten.mul_.Tensor", "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "b_mean"}})",
-      R"({"target": "torch.ops.aten.mul_.Tensor", "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "p_first_bias"}})");
+  const std::string call = R"({"target": "torch.ops.aten.mul_.Tensor", "inputs": [{"name": "self", "arg": )";
+  changed.Replace("models/model.json", call + R"({"as_tensor": {"name": "b_mean"}})",
+                  call + R"({"as_tensor": {"name": "p_first_bias"}})");
   absl::StatusOr<ExportedProgram> program = changed.Read();
   ASSERT_TRUE(program.ok()) << program.status();
   const absl::Status refused = ProgramModel::Create(*std::move(program)).status();
