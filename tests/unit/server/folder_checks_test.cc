@@ -71,6 +71,10 @@ TEST_F(FolderChecksTest, AModelRootThatUploadsWriteToIsWritable) {
   std::filesystem::permissions(options_.state_dir, perms::all);
   const auto check_as_a_user = [this] {
     constexpr uid_t kNobody = 65534;
+    // By relative paths, for this user may not be let into the folders above.
+    if (chdir(folder_.path().c_str()) != 0) std::_Exit(3);
+    options_.model_root = "models";
+    options_.state_dir = "state";
     if (geteuid() == 0 && setresuid(kNobody, kNobody, kNobody) != 0) std::_Exit(2);
     const absl::Status status = CheckFolders(options_);
     std::_Exit(status.ok() ? 0 : ValuesOf(status)["field"] == "--model-root" ? 1 : 2);  // no search for leaks
