@@ -101,7 +101,8 @@ std::string ErrorText(std::string_view command, const absl::Status& status, std:
       }
       text += values.empty() ? "\n" : ")\n";
     }
-    if (const std::string_view hint = HintFor(command, status); !hint.empty()) text += "  do:  " + std::string(hint) + "\n";
+    if (const std::string_view hint = HintFor(command, status); !hint.empty())
+      text += "  do:  " + std::string(hint) + "\n";
   }
   if (!request_id.empty()) text += "  request_id: " + request_id + " (repeat a lost call with --request-id)\n";
   return text;

@@ -58,7 +58,8 @@ absl::StatusOr<SafetensorsEntry> ReadEntry(const std::string& name, const Json& 
   }
   SafetensorsEntry entry;
   const std::optional<DataType> type = TypeOfName(json["dtype"].get<std::string>());
-  if (!type.has_value()) return Broken(Shortened(name) + ": unknown dtype " + Shortened(json["dtype"].get<std::string>()));
+  if (!type.has_value())
+    return Broken(Shortened(name) + ": unknown dtype " + Shortened(json["dtype"].get<std::string>()));
   entry.header = {name, *type, json["shape"].get<std::vector<int64_t>>(), 0};
   entry.begin = json["data_offsets"][0].get<uint64_t>();
   entry.end = json["data_offsets"][1].get<uint64_t>();

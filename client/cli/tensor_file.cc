@@ -122,8 +122,8 @@ absl::Status ReadSafetensorsBytes(InputBytes& input, std::string* bytes) {
   const auto most = static_cast<uint64_t>(WireLimits().max_tensor_bytes);
   for (const SafetensorsEntry& entry : *entries) {
     if (entry.end - entry.begin <= most) continue;
-    return UsageError(input.name(),
-                      absl::StrCat(Shortened(entry.header.name), ": has more than ", most, " bytes, the most of a tensor"));
+    return UsageError(input.name(), absl::StrCat(Shortened(entry.header.name), ": has more than ", most,
+                                                 " bytes, the most of a tensor"));
   }
   return input.Read(*header_bytes + (entries->empty() ? 0 : entries->back().end) + 1, bytes);
 }
