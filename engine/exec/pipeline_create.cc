@@ -190,10 +190,11 @@ absl::Status PipelineImpl::CheckTarget(const at::Tensor& target, const at::Tenso
     PENSTOCK_RETURN_IF_ERROR(MatchSignature(wanted, NamedTensors{{"target", target}}, "target").status());
   }
   if (rows == 0) {
-    return Error(
-               absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
-               "inputs: at least one must be a tensor that is split into rows, got only whole tensors and plain values")
-        .With("field", "inputs");
+    const std::string got = "only whole tensors and plain values";
+    return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
+                 "inputs: at least one must be a tensor that is split into rows, got " + got)
+        .With("field", "inputs")
+        .With("value", got);
   }
   if (target.dim() == 0 || target.size(0) != rows) {
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",

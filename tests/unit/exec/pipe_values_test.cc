@@ -494,6 +494,7 @@ TEST(PipeValues, ATargetNeedsAnInputThatIsSplitAsItIs) {
   EXPECT_EQ(ReasonOf(refused), "TENSOR_SIGNATURE") << refused;
   EXPECT_EQ(ValuesOf(refused)["field"], "inputs");
   EXPECT_THAT(std::string(refused.message()), HasSubstr("at least one must be a tensor that is split into rows"));
+  EXPECT_EQ(ValuesOf(refused)["value"], "only whole tensors and plain values");
 }
 
 TEST(PipeForms, NoneIsLegalInInputsBetweenStagesAndInOutputs) {
