@@ -28,6 +28,27 @@ OutputFile::~OutputFile() {
   if (!part_.empty()) ::unlink(part_.c_str());
 }
 
+absl::Status OutputFile::Open() {
+  if (descriptor_ >= 0 || path_ == "-") return absl::OkStatus();
+  std::error_code unknown;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(path_, unknown);
+  target_ = unknown ? path_ : target.string();
+  struct stat old;
+  const bool exists = ::stat(target_.c_str(), &old) == 0;
+  const bool replaced = !exists || S_ISREG(old.st_mode);
+  const std::string opened = replaced ? target_ + ".part" : target_;
+  const int flags = O_WRONLY | O_CLOEXEC | O_NONBLOCK | (replaced ? O_CREAT | O_EXCL : 0);
+  if (replaced) ::unlink(opened.c_str());  // of a run that was killed; what a link there leads to stays as it is
+  while ((descriptor_ = ::open(opened.c_str(), flags, 0666)) < 0) {
+    const bool no_reader = errno == ENXIO && exists && S_ISFIFO(old.st_mode);
+    if (!no_reader) return Failed(errno);
+    if (!stop_.Wait(-1, 0, kReaderPollMilliseconds)) return Stopped();
+  }
+  if (replaced) part_ = opened;
+  if (replaced && exists && ::fchmod(descriptor_, old.st_mode & 07777) != 0) return Failed(errno);
+  return absl::OkStatus();
+}
+
 absl::Status OutputFile::Append(std::string_view bytes) {
   if (path_ == "-") {
     out_.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
@@ -54,27 +75,6 @@ absl::Status OutputFile::Commit() {
   if (::close(std::exchange(descriptor_, -1)) != 0) return Failed(errno);
   if (!part_.empty() && std::rename(part_.c_str(), target_.c_str()) != 0) return Failed(errno);
   part_.clear();
-  return absl::OkStatus();
-}
-
-absl::Status OutputFile::Open() {
-  if (descriptor_ >= 0) return absl::OkStatus();
-  std::error_code unknown;
-  const std::filesystem::path target = std::filesystem::weakly_canonical(path_, unknown);
-  target_ = unknown ? path_ : target.string();
-  struct stat old;
-  const bool exists = ::stat(target_.c_str(), &old) == 0;
-  const bool replaced = !exists || S_ISREG(old.st_mode);
-  const std::string opened = replaced ? target_ + ".part" : target_;
-  const int flags = O_WRONLY | O_CLOEXEC | O_NONBLOCK | (replaced ? O_CREAT | O_EXCL : 0);
-  if (replaced) ::unlink(opened.c_str());  // of a run that was killed; what a link there leads to stays as it is
-  while ((descriptor_ = ::open(opened.c_str(), flags, 0666)) < 0) {
-    const bool no_reader = errno == ENXIO && exists && S_ISFIFO(old.st_mode);
-    if (!no_reader) return Failed(errno);
-    if (!stop_.Wait(-1, 0, kReaderPollMilliseconds)) return Stopped();
-  }
-  if (replaced) part_ = opened;
-  if (replaced && exists && ::fchmod(descriptor_, old.st_mode & 07777) != 0) return Failed(errno);
   return absl::OkStatus();
 }
 

@@ -15,7 +15,7 @@ namespace penstock {
 //
 // Model:     Bytes go to PATH.part, which Commit() syncs and renames to PATH; until then PATH is as it was. A link's
 //            target is replaced, not the link. A device or a pipe gets its bytes at once, as does `out` for "-".
-// Lifecycle: PATH.part comes with the first bytes; the destructor removes it where Commit() did not succeed.
+// Lifecycle: PATH.part comes with Open(), or with the first bytes; the destructor removes it where Commit() did not succeed.
 // Fails:     INTERNAL / OUTPUT_NOT_WRITTEN with the path and the system's words; CANCELLED / WORK_CANCELLED where an
 //            interrupt ended the wait for a pipe's reader or for its room.
 class OutputFile {
@@ -26,11 +26,12 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
+  // Finds out whether it can be written before there is something to write.
+  absl::Status Open();
   absl::Status Append(std::string_view bytes);
   absl::Status Commit();
 
  private:
-  absl::Status Open();
   absl::Status Stopped() const;
   absl::Status Failed(int error) const;
 

@@ -31,8 +31,7 @@ InferenceCandidate CandidateOf(const StageExecutor& executor, int64_t now) {
   const int64_t rows = run.spec.rows[action.micro_batch];
   const int behind = static_cast<int>(run.spec.rows.size()) - 1 - action.micro_batch;
   return {.pipeline = run.filling,
-          .sequence = run.ticket->sequence,
-          .priority = run.ticket->priority,
+          .order = run.ticket->order,
           .due = run.ticket->due,
           .fills = run.filling->fills(),
           .duration = run.filling->inference_costs().Expected(StageIndex(action.stage), rows),

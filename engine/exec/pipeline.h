@@ -53,6 +53,7 @@ struct EvaluationRequest {
   ContributionRequest batch;         // without totals and outputs
   std::vector<std::string> metrics;  // as MakeMetrics
   int32_t priority = 0;              // as a ForwardRequest's
+  int64_t turn = 0;                  // as a ForwardRequest's
 };
 
 struct ForwardRequest {
@@ -62,6 +63,7 @@ struct ForwardRequest {
   std::shared_ptr<CancelToken> cancel;
   bool input_gradients = false;  // the Backward returns the gradients of the inputs
   int32_t priority = 0;          // of an inference: among those that wait, higher goes first
+  int64_t turn = 0;              // of an inference: among those of equal priority, lower goes first
 };
 
 // Changes what was planned, to show what a mechanism is worth or how it is without one. Only benchmarks and tests set

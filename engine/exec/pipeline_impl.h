@@ -133,7 +133,7 @@ class PipelineImpl : public Pipeline {
   void ChangeWeights(int64_t step);
   class InferenceCall;
   struct InferenceParts;
-  void StartInference(InferenceParts parts, int32_t priority);
+  void StartInference(InferenceParts parts, int32_t priority, int64_t turn);
   absl::StatusOr<RunOutcome> InferenceOutcome(const LedRun& led, const InferenceParts& parts, double seconds) const;
   void Measure(const Run& run, const InferenceParts& parts, RunOutcome& outcome) const;
   absl::StatusOr<NamedTensors> CopyToHost(const std::function<NamedTensors()>& views) const;

@@ -40,10 +40,9 @@ struct PipelineImpl::InferenceParts {
 // Threads:   as GateVisit; a run ends on the thread of its last lane.
 class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_from_this<InferenceCall> {
  public:
-  InferenceCall(PipelineImpl* pipeline, InferenceParts parts, int64_t sequence, int32_t priority)
-      : GateVisit(sequence, priority), pipeline_(pipeline), parts_(std::move(parts)) {
-    ticket_->sequence = sequence;
-    ticket_->priority = priority;
+  InferenceCall(PipelineImpl* pipeline, InferenceParts parts, InferenceOrder order)
+      : GateVisit(order), pipeline_(pipeline), parts_(std::move(parts)) {
+    ticket_->order = order;
     ticket_->accepted_nanos = pipeline->clock_->NowNanos();
     const std::vector<int64_t>& rows = parts_.inputs.rows;
     const InferenceCosts& costs = pipeline->rank_.filling().inference_costs();
@@ -132,13 +131,14 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
   int64_t began_nanos_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-void PipelineImpl::StartInference(InferenceParts parts, int32_t priority) {
+void PipelineImpl::StartInference(InferenceParts parts, int32_t priority, int64_t turn) {
   absl::StatusOr<ListsOfRun> lists =
       rank_.Find(SchedulePurpose::kForwardOnly, static_cast<int>(parts.inputs.rows.size()));
   if (!lists.ok()) return parts.done(lists.status());
   parts.lists = *std::move(lists);
+  const int64_t sequence = next_inference_.fetch_add(1, std::memory_order_relaxed);
   auto call = std::make_shared<InferenceCall>(this, std::move(parts),
-                                              next_inference_.fetch_add(1, std::memory_order_relaxed), priority);
+                                              InferenceOrder{.priority = priority, .turn = turn, .sequence = sequence});
   {
     absl::MutexLock lock(&inference_mu_);
     ++open_inferences_;
@@ -166,7 +166,7 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
     if (!outcome.ok()) return done(outcome.status());
     done(ForwardOutcome{.outputs = std::move(outcome->outputs), .graph = nullptr, .step = outcome->step});
   };
-  StartInference(std::move(parts), request.priority);
+  StartInference(std::move(parts), request.priority, request.turn);
 }
 
 void PipelineImpl::EvaluateAsync(EvaluationRequest request, std::function<void(absl::StatusOr<RunOutcome>)> done) {
@@ -185,7 +185,7 @@ void PipelineImpl::EvaluateAsync(EvaluationRequest request, std::function<void(a
   parts.metric_names = std::move(request.metrics);
   parts.cancel = std::move(batch.cancel);
   parts.done = std::move(done);
-  StartInference(std::move(parts), request.priority);
+  StartInference(std::move(parts), request.priority, request.turn);
 }
 
 absl::StatusOr<RunOutcome> PipelineImpl::InferenceOutcome(const LedRun& led, const InferenceParts& parts,

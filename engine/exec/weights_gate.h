@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/filling/inference_order.h"
 
 namespace penstock {
 
@@ -16,7 +17,7 @@ namespace penstock {
 // Threads:   Start() and GiveWay() from any thread, also both at once; without the gate's lock.
 class GateVisit {
  public:
-  GateVisit(int64_t sequence, int32_t priority) : sequence(sequence), priority(priority) {}
+  explicit GateVisit(InferenceOrder order) : order(order) {}
   virtual ~GateVisit() = default;
 
   // It may run now.
@@ -24,8 +25,7 @@ class GateVisit {
   // While it is open: the weights want to change. It leaves soon, unless it must finish. May come before Start().
   virtual void GiveWay() = 0;
 
-  const int64_t sequence;  // unique
-  const int32_t priority;
+  const InferenceOrder order;
 };
 
 // Keeps the weights still while inference runs are open, and keeps inference out while they change.
@@ -41,7 +41,7 @@ class WeightsGate {
  public:
   using Visit = std::shared_ptr<GateVisit>;
 
-  // Starts it now, or when the writer has finished: higher priorities first, then lower sequences.
+  // Starts it now, or when the writer has finished, in their order.
   void Enter(Visit visit);
   void Leave(const Visit& visit);
   // Leaves to come again: waits for the writer, if there is one, in its old place.
@@ -54,9 +54,7 @@ class WeightsGate {
 
  private:
   struct Earlier {
-    bool operator()(const Visit& a, const Visit& b) const {
-      return a->priority != b->priority ? a->priority > b->priority : a->sequence < b->sequence;
-    }
+    bool operator()(const Visit& a, const Visit& b) const { return a->order < b->order; }
   };
   using Row = std::set<Visit, Earlier>;
 

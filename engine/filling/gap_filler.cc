@@ -1,7 +1,6 @@
 #include "engine/filling/gap_filler.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 namespace penstock {
@@ -29,12 +28,9 @@ bool GapFiller::HasTime(const InferenceCandidate& candidate, const Outlook& outl
 
 std::optional<size_t> GapFiller::ChooseDue(const std::vector<InferenceCandidate>& candidates) {
   std::optional<size_t> best;
-  const auto order = [](const InferenceCandidate& one) {
-    return std::make_pair(-static_cast<int64_t>(one.priority), one.sequence);
-  };
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (!candidates[i].due) continue;
-    if (!best.has_value() || order(candidates[i]) < order(candidates[*best])) best = i;
+    if (!best.has_value() || candidates[i].order < candidates[*best].order) best = i;
   }
   return best;
 }
@@ -43,9 +39,7 @@ std::optional<size_t> GapFiller::Choose(const std::vector<InferenceCandidate>& c
                                         const Outlook& outlook) const {
   if (const std::optional<size_t> due = ChooseDue(candidates)) return due;
   std::optional<size_t> best;
-  const auto order = [this](const InferenceCandidate& one) {
-    return std::make_tuple(TurnOf(one.pipeline), -static_cast<int64_t>(one.priority), one.sequence);
-  };
+  const auto order = [this](const InferenceCandidate& one) { return std::make_pair(TurnOf(one.pipeline), one.order); };
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (!Fits(candidates[i], outlook)) continue;
     if (!best.has_value() || order(candidates[i]) < order(candidates[*best])) best = i;

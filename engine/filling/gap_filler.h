@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/filling/inference_order.h"
 #include "engine/filling/run_forecast.h"
 
 namespace penstock {
@@ -15,9 +16,8 @@ namespace penstock {
 //
 // Units:     nanoseconds; times are of the clock, kNever if they don't come.
 struct InferenceCandidate {
-  const void* pipeline = nullptr;  // whose it is; only compared
-  int64_t sequence = 0;            // of its run, in the pipeline
-  int32_t priority = 0;
+  const void* pipeline = nullptr;      // whose it is; only compared
+  InferenceOrder order = {};           // of its run, in the pipeline
   bool due = false;                    // has waited so long that it goes before training
   bool fills = true;                   // its pipeline's switch: false keeps it out of steps
   int64_t duration = kNever;           // expected; kNever: unknown
@@ -35,8 +35,7 @@ struct InferenceCandidate {
 //            for a gap with at most a fifth of one action, plus what was foreseen wrongly. An action whose run can't be
 //            done on all stages before the weights change is not begun: it would have to be done again. Without
 //            training in sight everything fits. Among those that fit, the pipeline that was served longest ago goes
-//            first; within it the highest priority, then the oldest run, so that runs finish rather than begin. Runs
-//            that are due go before all: the highest priority, then the oldest.
+//            first; within it InferenceOrder counts. Runs that are due go before all, in that order.
 // Threads:   one at a time: a device's.
 class GapFiller {
  public:

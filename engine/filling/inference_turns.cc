@@ -53,7 +53,7 @@ bool InferenceTurns::Claim(InferenceTicket& ticket, int64_t now) {
 
 void InferenceTurns::Charge(const InferenceTicket& ticket, LaneIndex lane, int64_t nanos) {
   absl::MutexLock lock(&mu_);
-  charges_[ticket.sequence][lane.value()] += nanos;
+  charges_[ticket.order.sequence][lane.value()] += nanos;
 }
 
 void InferenceTurns::Release(const InferenceTicket& ticket, int64_t now) {
@@ -61,8 +61,8 @@ void InferenceTurns::Release(const InferenceTicket& ticket, int64_t now) {
   absl::MutexLock lock(&mu_);
   Refill(now);
   int64_t most = 0;
-  for (const auto& [lane, nanos] : charges_[ticket.sequence]) most = std::max(most, nanos);
-  charges_.erase(ticket.sequence);
+  for (const auto& [lane, nanos] : charges_[ticket.order.sequence]) most = std::max(most, nanos);
+  charges_.erase(ticket.order.sequence);
   balance_ = std::min(policy_.share * kBurstNanos, balance_ + static_cast<double>(Reserved(ticket) - most));
 }
 

@@ -7,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/ids.h"
+#include "engine/filling/inference_order.h"
 
 namespace penstock {
 
@@ -14,8 +15,7 @@ namespace penstock {
 //
 // Units:     nanoseconds; 0 where unknown.
 struct InferenceTicket {
-  int64_t sequence = 0;  // order of acceptance, unique in the pipeline
-  int32_t priority = 0;  // higher first
+  InferenceOrder order;
   int64_t accepted_nanos = 0;
   int64_t alone_nanos = 0;        // what its run is expected to take where nothing else runs
   int64_t lane_nanos = 0;         // what its actions are expected to take on one lane

@@ -19,6 +19,7 @@ void InferenceQueue::Add(const CallPointer& call) {
   absl::Cleanup undo = [&] {
     waiting_.pop_back();
     std::erase(ready_, call);
+    turns_.Withdraw(call->context.caller, call->turn);
   };
   if (call->guarded_.inputs_ready) SetReady(call);
   bounds_.Add(call->context.caller, call->inputs.inline_bytes());
@@ -26,12 +27,21 @@ void InferenceQueue::Add(const CallPointer& call) {
 }
 
 void InferenceQueue::SetReady(const CallPointer& call) {
-  const auto later = std::find_if(ready_.begin(), ready_.end(),
-                                  [&](const CallPointer& other) { return other->priority() < call->priority(); });
+  // Its rows are not known yet where an input came after the call; each micro-batch has one at least.
+  call->turn = turns_.Add(call->context.caller, std::max(call->rows, call->queue_weight));
+  const auto later = std::find_if(ready_.begin(), ready_.end(), [&](const CallPointer& other) {
+    return other->priority() != call->priority() ? other->priority() < call->priority()
+                                                 : other->turn.start > call->turn.start;
+  });
   ready_.insert(later, call);
 }
 
 void InferenceQueue::Remove(const CallPointer& call) {
+  turns_.Withdraw(call->context.caller, call->turn);
+  Leave(call);
+}
+
+void InferenceQueue::Leave(const CallPointer& call) {
   bounds_.Remove(call->context.caller, call->inputs.inline_bytes());
   std::erase(waiting_, call);
   std::erase(ready_, call);
@@ -40,9 +50,14 @@ void InferenceQueue::Remove(const CallPointer& call) {
 CallPointer InferenceQueue::Start() {
   CallPointer call = Next();
   running_.insert(call);  // what may fail comes first
-  Remove(call);
+  Leave(call);
   call->guarded_.Enter(Call::Phase::kRunning);
   return call;
+}
+
+void InferenceQueue::EndRun(const CallPointer& call) {
+  running_.erase(call);
+  turns_.Served(call->turn);
 }
 
 CallPointer InferenceQueue::Next() const {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/status/status.h"
+#include "engine/base/fair_turns.h"
 #include "engine/base/queue_bounds.h"
 #include "engine/serve/call.h"
 
@@ -15,9 +16,11 @@ namespace penstock {
 // Inference calls, some of which run at any time.
 //
 // Model:     A call waits from acceptance on; once its inputs are there it is ready, too. The ready ones start by
-//            priority, equal ones as they became ready; but of the runs, a caller's with a priority above 0 take at
-//            most a quarter while another call can start, so that one caller with the highest priority does not keep
-//            all others waiting.
+//            priority. Those of equal priority start by turns of their callers, so that each caller gets the same
+//            number of rows run, and those of one caller as they became ready; the lanes keep to that order (turn of
+//            Call). Of the runs, a caller's with a priority
+//            above 0 take at most a quarter while another call can start, so that one caller with the highest priority
+//            does not keep all others waiting.
 // Threads:   Those of ServedCalls, whose lock is held around every call.
 // Fails:     CheckNew: QUEUE_FULL, CALLER_QUOTA.
 class InferenceQueue {
@@ -33,7 +36,7 @@ class InferenceQueue {
   bool runnable() const { return static_cast<int>(running_.size()) < in_flight_ && !ready_.empty(); }
   // Takes the next call; it runs.
   CallPointer Start();
-  void EndRun(const CallPointer& call) { running_.erase(call); }
+  void EndRun(const CallPointer& call);
 
   const std::deque<CallPointer>& waiting() const { return waiting_; }
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
@@ -41,12 +44,14 @@ class InferenceQueue {
 
  private:
   CallPointer Next() const;
+  void Leave(const CallPointer& call);  // what waits
 
   QueueBounds bounds_;
   const int in_flight_;
   std::deque<CallPointer> waiting_;  // in order of acceptance
   std::deque<CallPointer> ready_;    // of these, those that can start, in their order
   std::set<CallPointer> running_;
+  FairTurns turns_;  // of callers, in rows
 };
 
 }  // namespace penstock

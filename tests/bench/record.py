@@ -2,7 +2,7 @@
 
     build/deps/test-venv/bin/python tests/bench/record.py [NAME ...]
 
-Without names: all of them, about an hour. Run it on an idle machine: what another program takes shows as spread.
+Without names: all of them, half an hour. Run it on an idle machine: what another program takes shows as spread.
 """
 
 from __future__ import annotations
@@ -60,19 +60,24 @@ def processor() -> str:
     return platform.machine()
 
 
-def commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+def output_of(*command: str) -> str:
     return subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def commit() -> str:
+    """With "-dirty" where anything differs from it but the results that this run has written."""
+    changed = output_of("git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs/results")
+    return output_of("git", "rev-parse", "--short=8", "HEAD") + ("-dirty" if changed else "")
 
 
 def record(name: str) -> bool:
     command = RUNS[name]
     load = os.getloadavg()[0]
     begun = time.monotonic()
-    run = subprocess.run(shlex.split(command), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    run = subprocess.run(shlex.split(command), cwd=ROOT, capture_output=True, text=True)
     seconds = time.monotonic() - begun
     if run.returncode != 0:
-        print(f"{name}: {command} ended with {run.returncode}:\n{run.stdout}", file=sys.stderr)
+        print(f"{name}: {command} ended with {run.returncode}:\n{run.stdout}{run.stderr}", file=sys.stderr)
         return False
     head = {
         "command": command,

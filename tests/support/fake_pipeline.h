@@ -108,6 +108,7 @@ class FakePipelineControl {
 
   std::vector<std::string> runs() const { return Get(runs_); }
   std::vector<int32_t> inference_priorities() const { return Get(priorities_); }  // as they came
+  std::vector<int64_t> inference_turns() const { return Get(turns_); }            // as they came
   std::vector<Pipeline::IdleReason> idle_reasons() const { return Get(idle_reasons_); }
   void AwaitIdleReason(Pipeline::IdleReason reason) {
     Await([this, reason] { return !idle_reasons_.empty() && idle_reasons_.back() == reason; });
@@ -179,6 +180,7 @@ class FakePipelineControl {
   std::vector<std::string> runs_;
   std::vector<StepRequest> steps_;
   std::vector<int32_t> priorities_;
+  std::vector<int64_t> turns_;
   std::vector<Pipeline::IdleReason> idle_reasons_;
   std::deque<std::function<void()>> kept_;
   const std::shared_ptr<std::atomic<int64_t>> graphs_ = std::make_shared<std::atomic<int64_t>>(0);
@@ -258,6 +260,7 @@ class FakePipeline : public Pipeline {
     {
       absl::MutexLock lock(&control_->mu_);
       control_->priorities_.push_back(request.priority);
+      control_->turns_.push_back(request.turn);
       held = control_->inference_held_;
       if (held) control_->kept_.push_back(std::move(run));
     }
@@ -287,6 +290,7 @@ class FakePipeline : public Pipeline {
     {
       absl::MutexLock lock(&control_->mu_);
       control_->priorities_.push_back(request.priority);
+      control_->turns_.push_back(request.turn);
       if (control_->inference_held_) {
         control_->kept_.push_back(std::move(run));
         return;

@@ -23,7 +23,7 @@ absl::StatusOr<std::vector<double>> ParseRange(const std::string& text, const st
   std::vector<double> parts;
   for (const absl::string_view part : absl::StrSplit(text, ':')) {
     double value = 0;
-    if (!absl::SimpleAtod(part, &value) || value <= 0 || value > 1e6) {
+    if (!absl::SimpleAtod(part, &value) || !(value > 0 && value <= 1e6)) {
       return UsageError(option, "must be FROM, FROM:TO or FROM:TO:STEP with numbers above 0, got " + text);
     }
     parts.push_back(value);

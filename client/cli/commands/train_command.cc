@@ -10,6 +10,7 @@
 #include "client/cli/command_table.h"
 #include "client/cli/data_batches.h"
 #include "client/cli/number_checks.h"
+#include "client/cli/output_file.h"
 #include "client/cli/pipeline_text.h"
 #include "client/cli/progress.h"
 #include "client/cli/text_batches.h"
@@ -94,6 +95,8 @@ absl::Status Train(const TrainOptions& options, Session& session) {
     PENSTOCK_ASSIGN_OR_RETURN(file, ArrayFile::Open(options.data));
   }
   session.set_endless();
+  OutputFile json_file(options.json, session.out(), session.stop());
+  if (!options.json.empty()) PENSTOCK_RETURN_IF_ERROR(json_file.Open());  // before hours of training, not after them
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client(kPatience));
   PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(
@@ -127,7 +130,10 @@ absl::Status Train(const TrainOptions& options, Session& session) {
   const Json json = ReportJson(report);
   // With --json - stdout holds the document alone.
   if (options.json != "-") session.Print({json, {}, {pipeline.name()}, ReportText(report), ""});
-  if (!options.json.empty()) PENSTOCK_RETURN_IF_ERROR(session.WriteFile(options.json, json.dump(2) + "\n"));
+  if (!options.json.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(json_file.Append(json.dump(2) + "\n"));
+    PENSTOCK_RETURN_IF_ERROR(json_file.Commit());
+  }
   const std::string next = file.has_value() ? "evaluate " + ShortName(pipeline.name()) + " --data FILE"
                                             : "infer " + ShortName(pipeline.name()) + " --prompt TEXT --bytes 100";
   const bool all_applied = report.not_applied == 0;

@@ -142,6 +142,29 @@ TEST_F(CommandLineTest, WholeNumbersThatDoNotFitAreRefused) {
   EXPECT_EQ(daemon_.LastCreate().spec().seed(), 18446744073709551615U);
 }
 
+TEST_F(CommandLineTest, WholeNumbersAreDecimalUnlessTheyBeginWith0x) {
+  for (const auto& [text, number] :
+       std::vector<std::pair<std::string, uint64_t>>{{"010", 10}, {"09", 9}, {"0x1f", 31}}) {
+    EXPECT_EQ(Run("pipeline create x --model gpt --seed " + text + " --mini-batch-rows " + text), 0) << err_;
+    EXPECT_EQ(daemon_.LastCreate().spec().seed(), number);
+    EXPECT_EQ(daemon_.LastCreate().spec().schedule().mini_batch_rows(), static_cast<int64_t>(number));
+    EXPECT_EQ(Run(absl::StrCat("schedule show --kind 1f1b --devices 2 --micro-batches ", number)), 0) << err_;
+    const std::string drawn = out_;
+    EXPECT_EQ(Run("schedule show --kind 1f1b --devices 2 --micro-batches " + text), 0) << err_;
+    EXPECT_EQ(out_, drawn) << text;
+  }
+  for (const char* wrong : {"0x", "x1", "1x", "1_0", "1.0", "--1"}) {
+    EXPECT_EQ(Run(absl::StrCat("pipeline create x --model gpt --seed=", wrong)), 2) << wrong;
+  }
+}
+
+TEST_F(CommandLineTest, AReportThatCanNotBeWrittenEndsATrainingBeforeItsFirstStep) {
+  const std::string text = TemporaryFile("text", std::string(200, 'a'));
+  EXPECT_EQ(Run("train gpt --steps 2 --batch 2 --text " + text + " --json /does/not/exist/report.json"), 1);
+  EXPECT_THAT(err_, HasSubstr("/does/not/exist/report.json: cannot be written: No such file or directory"));
+  EXPECT_THAT(daemon_.LastTrainStep().request_id(), IsEmpty());
+}
+
 TEST_F(CommandLineTest, StatusInEveryFormat) {
   EXPECT_EQ(Run("status"), 0);
   ExpectGolden("status.txt");

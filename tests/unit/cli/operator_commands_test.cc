@@ -293,8 +293,8 @@ TEST_F(OperatorCommandsTest, BenchMeasuresEachLoad) {
   EXPECT_TRUE(daemon_.LastTrainStep().has_learning_rate());
   EXPECT_EQ(daemon_.LastTrainStep().target().name(), "targets");
   EXPECT_EQ(Run("bench gpt --concurrency 1" + brief + "0"), 7) << "no three windows are equal";
-  for (const char* wrong :
-       {"--concurrency 0", "--concurrency 4:1", "--concurrency a", "--concurrency 1.5", "--rate 1:2:3:4"}) {
+  for (const char* wrong : {"--concurrency 0", "--concurrency 4:1", "--concurrency a", "--concurrency 1.5",
+                            "--rate 1:2:3:4", "--rate nan", "--rate 1:nan", "--rate inf"}) {
     EXPECT_EQ(Run("bench gpt " + std::string(wrong) + quick), 2) << wrong;
   }
 }

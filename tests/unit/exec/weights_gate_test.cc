@@ -14,7 +14,7 @@ namespace {
 class Visitor : public GateVisit {
  public:
   Visitor(std::string name, int64_t sequence, std::string* log, int32_t priority = 0)
-      : GateVisit(sequence, priority), name_(std::move(name)), log_(log) {}
+      : GateVisit({.priority = priority, .sequence = sequence}), name_(std::move(name)), log_(log) {}
   void Start() override { *log_ += name_; }
   void GiveWay() override { *log_ += "-" + name_; }
 

@@ -176,7 +176,7 @@ class Machine {
         if (runs_[i].running || runs_[i].stage != lane) continue;
         places.push_back(i);
         candidates.push_back({.pipeline = this,
-                              .sequence = runs_[i].sequence,
+                              .order = {.sequence = runs_[i].sequence},
                               .duration = inference_costs_.Expected(StageIndex(lane), 1),
                               .to_end = inference_costs_.MinToEnd(StageIndex(lane), 1, 0),
                               .weights_change_at = progress_->ExpectedWeightsChange(now_)});

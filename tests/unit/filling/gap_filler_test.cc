@@ -11,7 +11,7 @@ constexpr int64_t kNow = 1'000'000;
 const int kPipelines[3] = {};
 
 InferenceCandidate Action(int64_t duration, int64_t sequence = 1, const void* pipeline = &kPipelines[0]) {
-  return {.pipeline = pipeline, .sequence = sequence, .duration = duration};
+  return {.pipeline = pipeline, .order = {.sequence = sequence}, .duration = duration};
 }
 
 bool Fits(const InferenceCandidate& candidate, int64_t gap) {
@@ -65,8 +65,18 @@ TEST(GapFiller, ServesPipelinesInTurnThenPrioritiesThenTheOldestRun) {
   filler.Served(&kPipelines[0]);
   EXPECT_EQ(filler.Choose(actions, {.now = kNow}), 2);
   filler.Served(&kPipelines[1]);
-  actions[0].priority = 1;
+  actions[0].order.priority = 1;
   EXPECT_EQ(filler.Choose(actions, {.now = kNow}), 0);
+}
+
+TEST(GapFiller, OfOnePriorityTheEarliestTurnGoesFirst) {
+  std::vector<InferenceCandidate> actions = {Action(1, 1), Action(1, 2), Action(1, 3)};
+  actions[0].order.turn = 5;
+  actions[1].order.turn = 4;
+  actions[2].order.turn = 4;
+  EXPECT_EQ(GapFiller().Choose(actions, {.now = kNow}), 1);
+  actions[0].order.priority = 1;
+  EXPECT_EQ(GapFiller().Choose(actions, {.now = kNow}), 0);
 }
 
 TEST(GapFiller, LooksPastAnActionThatDoesNotFit) {
@@ -78,8 +88,8 @@ TEST(GapFiller, LooksPastAnActionThatDoesNotFit) {
 TEST(GapFiller, OfThoseWhoAreDueTheHighestPriorityGoesFirst) {
   std::vector<InferenceCandidate> actions = {Action(1, 3), Action(1, 7), Action(1, 1)};
   actions[0].due = actions[1].due = true;
-  actions[1].priority = 1;
-  actions[2].priority = 9;
+  actions[1].order.priority = 1;
+  actions[2].order.priority = 9;
   EXPECT_EQ(GapFiller::ChooseDue(actions), 1);
 }
 

@@ -18,7 +18,7 @@ constexpr int64_t kSecond = 1000 * kMilli;
 std::unique_ptr<InferenceTicket> Ticket(int64_t accepted, int64_t alone = 5 * kMilli, int64_t lane = 8 * kMilli) {
   static int64_t sequence = 0;
   auto ticket = std::make_unique<InferenceTicket>();
-  ticket->sequence = ++sequence;
+  ticket->order.sequence = ++sequence;
   ticket->accepted_nanos = accepted;
   ticket->alone_nanos = alone;
   ticket->lane_nanos = lane;

@@ -694,6 +694,43 @@ TEST_F(SharedQueuesTest, TheHighestPriorityDoesNotKeepOthersWaiting) {
   EXPECT_THAT(control_->inference_priorities(), ElementsAre(9, 9, 9, 9, 0, 9)) << "nobody else can start";
 }
 
+TEST_F(SharedQueuesTest, CallersOfOnePriorityTakeTurnsHoweverManyCallsOneHas) {
+  control_->HoldInference();
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(gpt_->Infer(Caller("ann"), Ask()).ok());
+  control_->AwaitInferences(4);
+  std::vector<HandleName> flood;
+  for (int i = 0; i < 3; ++i) flood.push_back(*gpt_->Infer(Caller("ann"), Ask())->outputs);
+  std::vector<HandleName> few;
+  for (int i = 0; i < 2; ++i) few.push_back(*gpt_->Infer(Caller("bob"), Ask())->outputs);
+  for (int ended = 0; ended < 3; ++ended) {
+    control_->ResumeOneInference();
+    control_->AwaitInferences(4);
+  }
+  EXPECT_THAT(control_->inference_turns(), ElementsAre(0, 2, 4, 6, 0, 2, 8)) << "in rows; the lanes are told";
+  const auto effect = [&](const char* caller, const HandleName& name) {
+    return *handles_->RequestCancel(caller, name);
+  };
+  EXPECT_EQ(effect("bob", few[0]), CancelEffect::kCancelling) << "it runs";
+  EXPECT_EQ(effect("bob", few[1]), CancelEffect::kCancelling);
+  EXPECT_EQ(effect("ann", flood[0]), CancelEffect::kCancelling);
+  EXPECT_EQ(effect("ann", flood[1]), CancelEffect::kCancelled) << "it waits";
+  EXPECT_EQ(effect("ann", flood[2]), CancelEffect::kCancelled);
+}
+
+TEST_F(SharedQueuesTest, ATurnOfACallerGoesToItsHighestPriorityOnly) {
+  control_->HoldInference();
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(gpt_->Infer(Caller("ann"), Ask()).ok());
+  control_->AwaitInferences(4);
+  InferCall urgent = Ask();
+  urgent.request.priority = 1;
+  const HandleName first = *gpt_->Infer(Caller("ann"), std::move(urgent))->outputs;
+  const HandleName second = *gpt_->Infer(Caller("bob"), Ask())->outputs;
+  control_->ResumeOneInference();
+  control_->AwaitInferences(4);
+  EXPECT_EQ(*handles_->RequestCancel("ann", first), CancelEffect::kCancelling) << "it runs";
+  EXPECT_EQ(*handles_->RequestCancel("bob", second), CancelEffect::kCancelled) << "it waits, though it is bob's turn";
+}
+
 // A place in the admission, as the edge hands it over.
 TEST_F(ServedPipelineTest, ThePlaceOfACallerLivesAsLongAsItsWork) {
   const auto place_of = [](CallContext& context) {

@@ -1,0 +1,121 @@
+"""Measures what a caller who floods takes from another: the latency of one small inference at a time, alone and beside
+a caller with 60 open calls, and beside one who also uploads 200 MB a second. Run by hand:
+
+    build/deps/test-venv/bin/python tests/bench/fairness.py build/release/server/penstockd [BEFORE]
+
+BEFORE is the penstockd of another version; both run in turns. The stages sleep, 2 ms for a micro-batch, so that the
+load itself changes little. Prints the median of the rounds, and the range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "integration"), str(ROOT / "client" / "python")]
+PENSTOCK = ROOT / "build/release/client/cli/penstock"
+OPEN = 60
+UPLOADED = 8 << 20
+PER_SECOND = 200e6
+
+
+def bench(address: str, caller: str, concurrency: int, seconds: float) -> subprocess.Popen[str]:
+    words = ["bench", "shared", "--concurrency", str(concurrency), "--warm-up", "0.5", "--window", str(seconds / 3)]
+    stable = ["--max-windows", "3", "--stability-percentage", "200", "-o", "json"]
+    command = [PENSTOCK, "--server", address, "--caller", caller, *words, *stable]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def latencies(run: subprocess.Popen[str]) -> dict[str, float]:
+    text, _ = run.communicate()
+    seconds = json.loads(text)["points"][0]["latency_seconds"]
+    return {"p50": 1e3 * seconds["p50"], "p99": 1e3 * seconds["p99"]}
+
+
+@contextlib.contextmanager
+def flood(address: str, seconds: float) -> Iterator[None]:
+    run = bench(address, "flood", OPEN, seconds)
+    time.sleep(1)
+    yield
+    run.communicate()
+
+
+@contextlib.contextmanager
+def uploads(address: str) -> Iterator[None]:
+    import numpy as np
+    import penstock
+
+    ended = threading.Event()
+
+    def upload() -> None:
+        array = np.zeros(UPLOADED // 4, np.float32)
+        with penstock.Client(address, caller="flood") as client:
+            pipeline = client.pipeline("shared")
+            due = time.monotonic()
+            while not ended.wait(max(0.0, due - time.monotonic())):
+                pipeline.put({"a": array}).release()
+                due += UPLOADED / PER_SECOND
+
+    thread = threading.Thread(target=upload)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+def measure(address: str, seconds: float) -> dict[str, dict[str, float]]:
+    found = {"alone": latencies(bench(address, "small", 1, seconds))}
+    with flood(address, seconds + 3):
+        found[f"beside {OPEN} calls"] = latencies(bench(address, "small", 1, seconds))
+    with flood(address, seconds + 3), uploads(address):
+        found[f"beside {OPEN} calls and uploads"] = latencies(bench(address, "small", 1, seconds))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("daemon")
+    parser.add_argument("before", nargs="?")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=6)
+    options = parser.parse_args()
+    os.environ["PENSTOCKD"] = options.daemon
+    import daemon_process
+    import penstock
+
+    versions = {"before": options.before, "now": options.daemon} if options.before else {"now": options.daemon}
+    found: dict[tuple[str, str, str], list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(options.rounds):
+            for version, binary in versions.items():
+                daemon_process.BINARY = binary
+                daemon = daemon_process.Daemon(pathlib.Path(folder), "--drain-announce=0s")
+                daemon.start()
+                try:
+                    layer = penstock.Layer("delay", options={"forward_ms": 2.0, "features": 4})
+                    with penstock.Client(daemon.address) as client:
+                        client.create_pipeline("shared", model=[layer, layer], stages=2, schedule="1f1b", micro_batches=1)
+                        for load, each in measure(daemon.address, options.seconds).items():
+                            for name, value in each.items():
+                                found.setdefault((load, name, version), []).append(value)
+                finally:
+                    daemon.kill()
+    print(f"one inference of 2 x 2 ms at a time, {options.rounds} rounds of {options.seconds:g} s, ms")
+    for (load, name, version), values in found.items():
+        row = f"{statistics.median(values):8.1f} ({min(values):.1f} to {max(values):.1f})"
+        print(f"  {load:32} {name} {version:8} {row}")
+
+
+if __name__ == "__main__":
+    main()
