@@ -28,6 +28,7 @@
 #include "engine/exec/device_pool.h"
 #include "engine/handles/handle_store.h"
 #include "engine/observe/metrics_registry.h"
+#include "engine/serve/checkpoint_reader.h"
 #include "engine/serve/pipeline_table.h"
 #include "proto/message_json.h"
 #include "server/api_server.h"
@@ -226,6 +227,7 @@ class Daemon::Parts {
     builder.hosting = HostingOptions(options_);
     pipelines_ = std::make_unique<PipelineTable>(PipelineTable::Options{
         .builder = std::move(builder), .max_pipelines = static_cast<int>(options_.max_pipelines)});
+    checkpoint_reader_ = std::make_unique<CheckpointReader>(memory_.get());
     admission_ = std::make_unique<Admission>(options_.calls_per_caller, &registry_);
   }
 
@@ -256,6 +258,7 @@ class Daemon::Parts {
   ServiceEnvironment Environment() {
     return {.pipelines = pipelines_.get(),
             .checkpoints = checkpoints_.get(),
+            .checkpoint_reader = checkpoint_reader_.get(),
             .handles = handles_.get(),
             .timers = timers_.get(),
             .clock = clock_,
@@ -407,6 +410,7 @@ class Daemon::Parts {
     liveness_.reset();
     trace_jobs_->Close();
     if (pipelines_ != nullptr) pipelines_->Close();
+    if (checkpoint_reader_ != nullptr) checkpoint_reader_->Close();
     if (model_reads_ != nullptr) model_reads_->Close();
     if (model_jobs_ != nullptr) model_jobs_->Close();
     if (uploads_ != nullptr) uploads_->Close();
@@ -432,6 +436,7 @@ class Daemon::Parts {
   std::unique_ptr<HandleStore> handles_;
   std::unique_ptr<ModelRoot> models_;
   std::unique_ptr<PipelineTable> pipelines_;
+  std::unique_ptr<CheckpointReader> checkpoint_reader_;
   std::shared_ptr<JobThread> model_jobs_;
   std::unique_ptr<JobThread> model_reads_;
   const std::unique_ptr<JobThread> trace_jobs_ = std::make_unique<JobThread>("ps-traces");

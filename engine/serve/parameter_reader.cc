@@ -9,13 +9,9 @@
 #include "engine/device/memory_claims.h"
 #include "engine/exec/pipeline.h"
 #include "engine/plan/layer_names.h"
+#include "engine/serve/saved_state.h"
 
 namespace penstock {
-namespace {
-
-bool IsOptimizerSlot(const std::string& name) { return name.starts_with("optimizer/"); }
-
-}  // namespace
 
 absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterReader::Take(const ReadCall& read,
                                                                                int64_t version) const {

@@ -46,10 +46,12 @@ absl::Status Mismatch(const std::string& name, const std::string& problem, const
 
 // The parameter of an optimizer's slot; empty for what is none.
 std::string ParameterOf(const std::string& name) {
-  return name.starts_with(kOptimizer) ? name.substr(0, name.rfind('/')) : "";
+  return IsOptimizerSlot(name) ? name.substr(0, name.rfind('/')) : "";
 }
 
 }  // namespace
+
+bool IsOptimizerSlot(const std::string& name) { return name.starts_with(kOptimizer); }
 
 absl::Status CheckProgram(const CheckpointInfo& info, const std::string& spec_digest) {
   const std::string saved = ProgramDigest(info.spec_digest);

@@ -13,6 +13,9 @@ namespace penstock {
 
 class Pipeline;
 
+// Whether a tensor of a state is the optimizer's: optimizer/PARAMETER/SLOT.
+bool IsOptimizerSlot(const std::string& name);
+
 // Whether a checkpoint was saved from the exported program of `spec_digest`, whose digest stands behind a blank; or
 // both from none. Of a damaged one nothing is known: reading it tells.
 //

@@ -9,6 +9,7 @@
 namespace penstock {
 
 class Admission;
+class CheckpointReader;
 class CheckpointStore;
 class Clock;
 class HandleStore;
@@ -21,6 +22,7 @@ class TimerQueue;
 struct ServiceEnvironment {
   PipelineTable* pipelines = nullptr;
   CheckpointStore* checkpoints = nullptr;
+  CheckpointReader* checkpoint_reader = nullptr;
   HandleStore* handles = nullptr;
   TimerQueue* timers = nullptr;
   Clock* clock = nullptr;

@@ -14,6 +14,7 @@ from typing import Any
 
 import penstock
 import pytest
+from penstock import safetensors
 from penstock.checksum import crc32c
 from penstock.v1 import state_pb2
 
@@ -276,6 +277,34 @@ def test_copies(client: penstock.Client, start_daemon: StartDaemon) -> None:
     assert reason_of(lambda: client.checkpoints(source.name)) == "PIPELINE_NOT_FOUND"
     for pipeline in (twin, other):
         pipeline.delete(purge=True)
+
+
+def test_what_a_checkpoint_holds_without_its_pipeline(start_daemon: StartDaemon, tmp_path: pathlib.Path) -> None:
+    daemon = start_daemon()
+    with penstock.Client(daemon.address) as client:
+        pipeline = create_mlp(client, optimizer="adamw")
+        train(pipeline, 0, 2)
+        saved, saved_weights = state_of(pipeline), weights_of(pipeline)
+        pipeline.save_checkpoint("two")
+        train(pipeline, 2, 3)
+        assert differing(state_of(pipeline), saved)
+        pipeline.delete()
+        (two,) = client.checkpoints(pipeline.name)
+        assert not differing(two.read_parameters(), saved_weights)
+        assert not differing(two.read_parameters(include_optimizer_state=True), saved)
+        name = next(iter(saved_weights))
+        assert list(two.read_parameters([name])) == [name]
+        assert reason_of(lambda: two.read_parameters(["nothing"])) == "PARAMETER_NOT_FOUND"
+        exported = tmp_path / "two.safetensors"
+        words = ["checkpoint", "export", f"{two.pipeline}/two", "--optimizer-state", "--to", str(exported)]
+        done = subprocess.run([os.environ["PENSTOCK"], "--server", daemon.address, *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert not differing(safetensors.arrays_of(exported), saved)
+        (state,) = daemon.state_dir.glob(f"{pipeline.name}/checkpoints/two/state.safetensors")
+        state.write_bytes(state.read_bytes()[:-1])
+        assert reason_of(two.read_parameters) == "CHECKPOINT_CORRUPT"
+        two.delete()
+        assert reason_of(two.read_parameters) == "CHECKPOINT_NOT_FOUND"
 
 
 def test_a_copy_over_the_quota(start_daemon: StartDaemon) -> None:

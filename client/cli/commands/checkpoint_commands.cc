@@ -1,4 +1,4 @@
-// penstock checkpoint save, restore, list, copy, delete
+// penstock checkpoint save, restore, list, copy, export, delete
 
 #include <algorithm>
 #include <memory>
@@ -11,7 +11,9 @@
 #include "client/cli/checkpoint_name.h"
 #include "client/cli/command_table.h"
 #include "client/cli/exit_code.h"
+#include "client/cli/output_file.h"
 #include "client/cli/pipeline_text.h"
+#include "client/cli/safetensors_file.h"
 #include "client/lib/durations.h"
 #include "engine/base/status_macros.h"
 
@@ -108,6 +110,28 @@ absl::Status Copy(const CopyOptions& options, Session& session) {
   return absl::OkStatus();
 }
 
+struct ExportOptions {
+  std::string source;
+  std::string to;
+  bool optimizer_state = false;
+};
+
+absl::Status Export(const ExportOptions& options, Session& session) {
+  v1::ReadParametersRequest request;
+  PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_checkpoint(), CheckpointName(options.source, "SOURCE"));
+  request.set_include_optimizer_state(options.optimizer_state);
+  OutputFile file(options.to, session.out(), session.stop());
+  PENSTOCK_RETURN_IF_ERROR(file.Open());
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const ParameterDownload content, client->ReadParameters(request));
+  const std::string step = absl::StrCat(content.step);
+  PENSTOCK_RETURN_IF_ERROR(
+      file.Append(WriteSafetensors(content.tensors, {{"checkpoint", request.checkpoint()}, {"step", step}})));
+  PENSTOCK_RETURN_IF_ERROR(file.Commit());
+  session.Say(absl::StrCat("exported ", content.tensors.size(), " tensors of step ", step));
+  return absl::OkStatus();
+}
+
 struct ListedCheckpoints {
   std::string pipeline;
   bool all = false;
@@ -194,7 +218,7 @@ absl::Status Restore(const RestoreOptions& options, Session& session) {
 
 void AddCheckpointCommands(CommandTable& table) {
   CLI::App* group =
-      table.Add(table.root(), "checkpoint", "Save, restore, list, copy and delete the state of a pipeline",
+      table.Add(table.root(), "checkpoint", "Save, restore, list, copy, export and delete the state of a pipeline",
                 "penstock checkpoint save gpt\npenstock checkpoint list gpt");
 
   CLI::App* save = table.Add(group, "save", "Save weights, optimizer state and step",
@@ -235,6 +259,15 @@ void AddCheckpointCommands(CommandTable& table) {
   copy->add_option("PIPELINE", copied->pipeline, "Name of the pipeline that gets it")->required();
   copy->add_option("--name", copied->id, "Name of the copy; unset: as the source")->type_name("NAME");
   table.Run(copy, [copied](Session& session) { return Copy(*copied, session); });
+
+  CLI::App* exported = table.Add(group, "export", "Write the tensors of a checkpoint to a safetensors file",
+                                 "penstock checkpoint export gpt/step-200 --to gpt.safetensors");
+  auto to = std::make_shared<ExportOptions>();
+  exported->add_option("SOURCE", to->source, "The checkpoint: PIPELINE/CHECKPOINT; its pipeline may be deleted")
+      ->required();
+  exported->add_option("--to", to->to, "A safetensors file; - is stdout")->required()->type_name("FILE");
+  exported->add_flag("--optimizer-state", to->optimizer_state, "The optimizer's state too");
+  table.Run(exported, [to](Session& session) { return Export(*to, session); });
 
   CLI::App* remove = table.Add(group, "delete", "Delete a checkpoint; asks first, or takes --yes",
                                "penstock checkpoint delete gpt step-200 --yes");

@@ -88,6 +88,13 @@ absl::StatusOr<BatchSource> DataBatches(const TrainOptions& options, const Array
   return ShuffledBatches(std::move(rows), options.batch, options.seed);
 }
 
+void NameServer(const v1::ServerInfo& server, TrainingReport* report) {
+  report->versions.insert(server.versions().begin(), server.versions().end());
+  report->versions["penstock"] = server.version();
+  report->api_address = server.api_address();
+  report->metrics_address = server.metrics_address();
+}
+
 absl::Status Train(const TrainOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(std::string text, ReadTexts(options, session));
   std::optional<ArrayFile> file;
@@ -123,10 +130,7 @@ absl::Status Train(const TrainOptions& options, Session& session) {
   TrainingReport& report = follower.report();
   report.rows = options.batch;
   CompareStatistics(before, after, &report);
-  report.versions.insert(server.versions().begin(), server.versions().end());
-  report.versions["penstock"] = server.version();
-  report.api_address = server.api_address();
-  report.metrics_address = server.metrics_address();
+  NameServer(server, &report);
   const Json json = ReportJson(report);
   // With --json - stdout holds the document alone.
   if (options.json != "-") session.Print({json, {}, {pipeline.name()}, ReportText(report), ""});

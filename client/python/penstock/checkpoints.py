@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from penstock import tensors
 from penstock.connection import Connection
+from penstock.reading import read_parameters
 from penstock.resources import PipelineResource
 from penstock.deadline import LONGEST_WAIT, Deadline
 from penstock.requests import new_request_id
+from penstock.specifications import names_of
+from penstock.tensors import Array
 from penstock.v1 import state_pb2
 
 
@@ -56,6 +62,27 @@ class Checkpoint:
             "StateService/CopyCheckpoint", request, state_pb2.Checkpoint, Deadline(timeout), LONGEST_WAIT
         )
         return Checkpoint(self._connection, message)
+
+    def read_parameters(
+        self, names: Sequence[str] = (), *, include_optimizer_state: bool = False, timeout: float | None = None
+    ) -> dict[str, Array]:
+        """What it holds, by name, without a pipeline: as :meth:`Pipeline.read_parameters`.
+
+        Args:
+            names: only these parameters and buffers; empty: all, in model order.
+            include_optimizer_state: also ``optimizer/{parameter}/{slot}``.
+            timeout: seconds for all of the call; ``None``: as long as it takes.
+
+        Raises:
+            ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
+            PenstockError: CHECKPOINT_NOT_FOUND, CHECKPOINT_CORRUPT, PARAMETER_NOT_FOUND; HOST_MEMORY: the daemon has
+                no room to read it.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        request = state_pb2.ReadParametersRequest(
+            checkpoint=self.name, names=names_of(names), include_optimizer_state=include_optimizer_state
+        )
+        return tensors.shown(read_parameters(self._connection, request, Deadline(timeout)))
 
     def delete(self, *, timeout: float | None = None) -> None:
         """Deletes it, also where its pipeline is deleted.

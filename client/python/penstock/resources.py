@@ -13,6 +13,7 @@ from penstock.attempts import collect
 from penstock.connection import Connection
 from penstock.handles import Handle, ValueHandle, release_all
 from penstock.off_loop import off_loop
+from penstock.reading import read_parameters
 from penstock.deadline import LONGEST_WAIT, Deadline
 from penstock.facts import PipelineFacts
 from penstock.insight import Trace, schedule_request, trace_request, watch_request, write_trace
@@ -187,20 +188,7 @@ class PipelineResource(PipelineFacts):
             include_optimizer_state=include_optimizer_state,
             gradients=gradients,
         )
-        result = Parameters()
-
-        def attempt() -> None:
-            result.clear()
-            collect(
-                self._connection.stream(
-                    "StateService/ReadParameters", request, state_pb2.ReadParametersResponse, deadline
-                ),
-                result.accept,
-            )
-            result.end()
-
-        self._connection.retry(attempt, "StateService/ReadParameters", deadline)
-        return result
+        return read_parameters(self._connection, request, deadline)
 
     # --- insight ------------------------------------------------------------------------------------------------------
 

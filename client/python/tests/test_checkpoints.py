@@ -43,6 +43,9 @@ def test_checkpoints_of_all_pipelines(
     assert first.copy_to(pipeline).name == "pipelines/demo/checkpoints/c"
     assert first.copy_to(pipeline, "mine", timeout=9).name == "pipelines/demo/checkpoints/mine"
     assert daemon.requests["CopyCheckpoint"][0].source == first.name
+    assert first.read_parameters(["weight"], include_optimizer_state=True).keys() == daemon.state.keys() | daemon.optimizer.keys()
+    (read,) = daemon.requests["ReadParameters"]
+    assert (read.checkpoint, read.pipeline, read.include_optimizer_state) == (first.name, "", True)
     second.delete()
     assert daemon.requests["DeleteCheckpoint"][0].name == second.name
 

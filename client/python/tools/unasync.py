@@ -22,6 +22,7 @@ MODULES = (
     "evaluation.py",
     "handles.py",
     "models.py",
+    "reading.py",
     "resources.py",
     "state.py",
     "uploads.py",

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/checkpoint_store.h"
+#include "engine/serve/checkpoint_reader.h"
 #include "engine/tensor/codec.h"
 #include "engine/wire/chunker.h"
 #include "server/rpc/admission.h"
@@ -31,8 +33,6 @@ void ParameterStream::Begin(const grpc::ByteBuffer& request) {
 absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
   v1::ReadParametersRequest request;
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kSpecificationMessageBytes, &request));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string session, SessionOf(*context()));
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request.chunk_size()));
   if (request.gradients() && request.include_optimizer_state()) {
     return InvalidField("include_optimizer_state", "goes with parameters, not with gradients", "true");
@@ -46,20 +46,40 @@ absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
     if (seen.insert(request.names(i)).second) continue;
     return InvalidField(absl::StrCat("names[", i, "]"), "must not name a parameter again", Shortened(request.names(i)));
   }
+  ReadCall read = {
+      .names = {request.names().begin(), request.names().end()},
+      .content = request.gradients()                 ? ReadContent::kGradients
+                 : request.include_optimizer_state() ? ReadContent::kWithOptimizer
+                                                     : ReadContent::kParameters,
+      .done = [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
+        stream->Run([&] { return snapshot.ok() ? stream->StartChunks(*std::move(snapshot)) : snapshot.status(); });
+      }};
+  return request.checkpoint().empty() ? ReadPipeline(request, std::move(read))
+                                      : ReadCheckpoint(request, std::move(read));
+}
+
+absl::Status ParameterStream::ReadPipeline(const v1::ReadParametersRequest& request, ReadCall read) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string session, SessionOf(*context()));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(caller, pipeline->name()));
   Keep(place);
-  pipeline->ReadParameters(
-      {.caller = caller, .session = session, .place = std::move(place)},
-      {.names = {request.names().begin(), request.names().end()},
-       .content = request.gradients()                 ? ReadContent::kGradients
-                  : request.include_optimizer_state() ? ReadContent::kWithOptimizer
-                                                      : ReadContent::kParameters,
-       .done =
-           [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
-             stream->Run([&] { return snapshot.ok() ? stream->StartChunks(*std::move(snapshot)) : snapshot.status(); });
-           }},
-      left_);
+  pipeline->ReadParameters({.caller = caller, .session = session, .place = std::move(place)}, std::move(read), left_);
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStream::ReadCheckpoint(const v1::ReadParametersRequest& request, ReadCall read) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
+  if (!request.pipeline().empty()) {
+    return InvalidField("pipeline", "must not be set beside a checkpoint", Shortened(request.pipeline()));
+  }
+  if (request.gradients()) return InvalidField("gradients", "are in no checkpoint", "true");
+  PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName(request.checkpoint(), "checkpoint"));
+  PENSTOCK_RETURN_IF_ERROR(environment_.checkpoints->Find(name.pipeline, name.checkpoint).status());
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(caller, name.pipeline));
+  Keep(std::move(place));
+  environment_.checkpoint_reader->Read(environment_.checkpoints->FindFolder(name.pipeline), name.checkpoint,
+                                       std::move(read), left_);
   return absl::OkStatus();
 }
 

@@ -12,11 +12,11 @@
 
 namespace penstock {
 
-// Serves one ReadParameters: all headers, then all chunks, of a snapshot taken between two steps.
+// Serves one ReadParameters: all headers, then all chunks, of a snapshot taken between two steps or of a checkpoint.
 //
 // Owns:      a share of the snapshot, and of the caller's place in the admission, which the read holds too while it
 //            waits; both go with the stream.
-// Fails:     as ServedPipeline::ReadParameters(); CALLER_QUOTA.
+// Fails:     as ServedPipeline::ReadParameters() and CheckpointReader; CALLER_QUOTA.
 class ParameterStream final : public ChunkStream {
  public:
   ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
@@ -26,6 +26,8 @@ class ParameterStream final : public ChunkStream {
 
  private:
   absl::Status Accept(const grpc::ByteBuffer& request);
+  absl::Status ReadPipeline(const v1::ReadParametersRequest& request, ReadCall read);
+  absl::Status ReadCheckpoint(const v1::ReadParametersRequest& request, ReadCall read);
   absl::Status StartChunks(std::shared_ptr<const ParameterSnapshot> snapshot);
   void OnAllSent() override { snapshot_.reset(); }
   void OnEnded() override { left_->Cancel(); }

@@ -726,6 +726,23 @@ TEST_F(CommandLineTest, Checkpoints) {
   EXPECT_THAT(daemon_.RequestIds("DeleteCheckpoint"), SizeIs(1));
 }
 
+TEST_F(CommandLineTest, ExportsACheckpoint) {
+  const std::string to = TemporaryFile("exported", "");
+  EXPECT_EQ(Run("checkpoint export gpt/step-7 --to " + to), 0) << err_;
+  EXPECT_EQ(daemon_.LastRead().checkpoint(), "pipelines/gpt/checkpoints/step-7");
+  EXPECT_THAT(daemon_.LastRead().pipeline(), IsEmpty());
+  EXPECT_FALSE(daemon_.LastRead().include_optimizer_state());
+  EXPECT_THAT(err_, HasSubstr("exported 1 tensors of step 7"));
+  EXPECT_EQ(Run("checkpoint export gpt/step-7 --optimizer-state --to -"), 0) << err_;
+  EXPECT_TRUE(daemon_.LastRead().include_optimizer_state());
+  std::ifstream file(to, std::ios::binary);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), out_);
+  EXPECT_THAT(out_, HasSubstr(R"("checkpoint":"pipelines/gpt/checkpoints/step-7")"));
+  EXPECT_EQ(Run("checkpoint export step-7 --to " + to), 2);
+  EXPECT_EQ(Run("checkpoint export gpt/step-7 --to /does/not/exist"), 1);
+  EXPECT_THAT(err_, HasSubstr("/does/not/exist: cannot be written"));
+}
+
 TEST_F(CommandLineTest, CheckpointsOfAllPipelines) {
   EXPECT_EQ(Run("checkpoint list --all"), 0) << err_;
   ExpectGolden("checkpoint_list_all.txt");

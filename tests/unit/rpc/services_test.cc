@@ -15,6 +15,7 @@
 #include "engine/base/job_thread.h"
 #include "engine/base/thread.h"
 #include "engine/observe/trace_ring.h"
+#include "engine/serve/checkpoint_reader.h"
 #include "engine/wire/checksum.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -77,6 +78,7 @@ class ServicesTest : public HostingFixture {
   ServicesTest() : admission_(3, &registry_), tokens_(&clock_) {
     const ServiceEnvironment environment{.pipelines = table_.get(),
                                          .checkpoints = checkpoints_.get(),
+                                         .checkpoint_reader = &checkpoint_reader_,
                                          .handles = handles_.get(),
                                          .timers = &timers_,
                                          .clock = &clock_,
@@ -119,6 +121,7 @@ class ServicesTest : public HostingFixture {
     insight_service_->Shutdown();
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
     trace_jobs_.Close();
+    checkpoint_reader_.Close();
     handles_service_->Close();
   }
 
@@ -181,6 +184,7 @@ class ServicesTest : public HostingFixture {
   Admission admission_;
   PageTokens tokens_;
   JobThread trace_jobs_{"ps-traces"};
+  CheckpointReader checkpoint_reader_{nullptr};
   std::unique_ptr<PipelineServiceImpl> pipelines_service_;
   std::unique_ptr<WorkServiceImpl> work_service_;
   std::unique_ptr<HandleServiceImpl> handles_service_;
@@ -1694,6 +1698,18 @@ class CheckpointServicesTest : public ServicesTest {
     answer.reason = Reason(state_->SaveCheckpoint(&context, request, &answer.checkpoint));
     return answer;
   }
+  // What a read of parameters ends with, and the names that came.
+  std::string ReadOf(const v1::ReadParametersRequest& request, std::vector<std::string>* names) {
+    grpc::ClientContext context;
+    As(&context);
+    auto reader = state_->ReadParameters(&context, request);
+    v1::ReadParametersResponse response;
+    names->clear();
+    while (reader->Read(&response)) {
+      for (const auto& header : response.start().tensors()) names->push_back(header.name());
+    }
+    return Reason(reader->Finish());
+  }
   Answer CopyTo(const std::string& destination, const std::string& source, const std::string& id = "") {
     v1::CopyCheckpointRequest request;
     request.set_source(source);
@@ -1763,6 +1779,34 @@ TEST_F(CheckpointServicesTest, SavesTellHowLongTheyAreKept) {
   EXPECT_EQ(ListOf("pipelines/gpt", 10).size(), 2u) << "b is gone";
   EXPECT_EQ(SaveAs("d", false, -1).reason, "FIELD_INVALID");
   EXPECT_EQ(SaveAs("d", false, 10'001).reason, "FIELD_INVALID");
+}
+
+TEST_F(CheckpointServicesTest, WhatACheckpointHoldsIsReadWithoutItsPipeline) {
+  SaveAs("a");
+  gpt_ = nullptr;
+  ASSERT_TRUE(Delete("gpt").ok());
+  v1::ReadParametersRequest request;
+  request.set_checkpoint("pipelines/gpt/checkpoints/a");
+  std::vector<std::string> names;
+  EXPECT_EQ(ReadOf(request, &names), "OK");
+  EXPECT_EQ(names, std::vector<std::string>{"scale.weight"});
+  EXPECT_EQ(admission_.in_flight(), 0);
+  request.set_include_optimizer_state(true);
+  EXPECT_EQ(ReadOf(request, &names), "OK");
+  EXPECT_EQ(names, (std::vector<std::string>{"scale.weight", "optimizer/scale.weight/momentum"}));
+  request.set_include_optimizer_state(false);
+  request.set_gradients(true);
+  EXPECT_EQ(ReadOf(request, &names), "FIELD_INVALID");
+  request.set_gradients(false);
+  request.set_pipeline("pipelines/gpt");
+  EXPECT_EQ(ReadOf(request, &names), "FIELD_INVALID") << "one or the other";
+  request.clear_pipeline();
+  request.set_checkpoint("pipelines/gpt/checkpoints/none");
+  EXPECT_EQ(ReadOf(request, &names), "CHECKPOINT_NOT_FOUND");
+  request.set_checkpoint("pipelines/none/checkpoints/a");
+  EXPECT_EQ(ReadOf(request, &names), "CHECKPOINT_NOT_FOUND");
+  request.set_checkpoint("gpt/a");
+  EXPECT_EQ(ReadOf(request, &names), "NAME_INVALID");
 }
 
 TEST_F(CheckpointServicesTest, ThoseOfDeletedPipelinesAreListedInPages) {

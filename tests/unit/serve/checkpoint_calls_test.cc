@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "engine/serve/checkpoint_reader.h"
 #include "engine/serve/saved_state.h"
 #include "tests/unit/serve/hosting_fixture.h"
 
@@ -426,6 +427,77 @@ TEST_F(CheckpointCallsTest, ThoseOfADeletedPipelineCanBeDeleted) {
   EXPECT_EQ(remove("mine", "id"), "") << "a retry";
   EXPECT_EQ(remove("mine"), "CHECKPOINT_NOT_FOUND");
   EXPECT_TRUE(checkpoints_->List("", "", 10).empty());
+}
+
+// --- The content of a checkpoint, without a pipeline. ---
+
+class CheckpointReaderTest : public CheckpointCallsTest {
+ protected:
+  using Content = absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>;
+
+  Content Read(ReadCall read, std::string id = "mine") {
+    Content content = absl::UnknownError("not called back");
+    absl::Notification done;
+    read.done = [&](Content answer) {
+      content = std::move(answer);
+      done.Notify();
+    };
+    reader_.Read(checkpoints_->FindFolder("gpt"), std::move(id), std::move(read), cancel_);
+    done.WaitForNotification();
+    return content;
+  }
+  static std::vector<std::string> Names(const Content& content) {
+    std::vector<std::string> names;
+    for (const NamedTensor& tensor : (*content)->tensors) names.push_back(tensor.name);
+    return names;
+  }
+
+  MemoryClaims memory_{1 << 20};
+  CheckpointReader reader_{&memory_};
+  const std::shared_ptr<CancelToken> cancel_ = std::make_shared<CancelToken>();
+};
+
+TEST_F(CheckpointReaderTest, GivesWhatWasSavedWhateverThePipelineDoesMeanwhile) {
+  Step();
+  ASSERT_TRUE(Save({.id = "mine"}).ok());
+  const at::Tensor saved = gpt_->pipeline().ExportState(false)->at(0).tensor.clone();
+  Step();
+  const Content weights = Read({});
+  EXPECT_EQ((*weights)->step, 1);
+  EXPECT_THAT(Names(weights), ElementsAre("scale.weight"));
+  EXPECT_TRUE(at::equal((*weights)->tensors[0].tensor, saved));
+  EXPECT_THAT(Names(Read({.content = ReadContent::kWithOptimizer})),
+              ElementsAre("scale.weight", "optimizer/scale.weight/momentum"));
+  EXPECT_THAT(Names(Read({.names = {"optimizer/scale.weight/momentum"}, .content = ReadContent::kWithOptimizer})),
+              ElementsAre("optimizer/scale.weight/momentum"));
+}
+
+TEST_F(CheckpointReaderTest, NamesWhatACheckpointLacks) {
+  ASSERT_TRUE(Save({.id = "mine"}).ok());
+  const absl::Status lacking = Read({.names = {"scale.weight", "other"}}).status();
+  EXPECT_EQ(ReasonOf(lacking), "PARAMETER_NOT_FOUND");
+  EXPECT_EQ(ValuesOf(lacking)["value"], "other");
+  EXPECT_EQ(ReasonOf(Read({.names = {"optimizer/scale.weight/momentum"}}).status()), "PARAMETER_NOT_FOUND");
+  EXPECT_EQ(ReasonOf(Read({}, "yours").status()), "CHECKPOINT_NOT_FOUND");
+}
+
+TEST_F(CheckpointReaderTest, ClaimsWhatItHoldsUntilTheLastReaderLetsGo) {
+  ASSERT_TRUE(Save({.id = "mine"}).ok());
+  const int64_t size = checkpoints_->Find("gpt", "mine")->bytes;
+  Content content = Read({});
+  EXPECT_EQ(memory_.claimed_bytes(), 4) << "one float";
+  content = absl::UnknownError("");
+  EXPECT_EQ(memory_.claimed_bytes(), 0);
+  const auto others = *memory_.Take("others", memory_.left_bytes() - 2 * size + 1);
+  EXPECT_EQ(ReasonOf(Read({}).status()), "HOST_MEMORY") << "the file and its tensors do not fit at once";
+  ASSERT_TRUE(others->Resize(memory_.limit_bytes() - 2 * size).ok());
+  EXPECT_TRUE(Read({}).ok());
+}
+
+TEST_F(CheckpointReaderTest, LoadsNothingForOneThatHasLeft) {
+  ASSERT_TRUE(Save({.id = "mine"}).ok());
+  cancel_->Cancel();
+  EXPECT_EQ(ReasonOf(Read({}).status()), "WORK_CANCELLED");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ from penstock.aio.attempts import collect
 from penstock.aio.connection import Connection
 from penstock.aio.handles import Handle, ValueHandle, release_all
 from penstock.aio.off_loop import off_loop
+from penstock.aio.reading import read_parameters
 from penstock.deadline import LONGEST_WAIT, Deadline
 from penstock.facts import PipelineFacts
 from penstock.insight import Trace, schedule_request, trace_request, watch_request, write_trace
@@ -186,20 +187,7 @@ class PipelineResource(PipelineFacts):
             include_optimizer_state=include_optimizer_state,
             gradients=gradients,
         )
-        result = Parameters()
-
-        async def attempt() -> None:
-            result.clear()
-            await collect(
-                self._connection.stream(
-                    "StateService/ReadParameters", request, state_pb2.ReadParametersResponse, deadline
-                ),
-                result.accept,
-            )
-            result.end()
-
-        await self._connection.retry(attempt, "StateService/ReadParameters", deadline)
-        return result
+        return await read_parameters(self._connection, request, deadline)
 
     # --- insight ------------------------------------------------------------------------------------------------------
 

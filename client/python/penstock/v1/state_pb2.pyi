@@ -96,18 +96,20 @@ class ListCheckpointsResponse(_message.Message):
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ReadParametersRequest(_message.Message):
-    __slots__ = ["chunk_size", "gradients", "include_optimizer_state", "names", "pipeline"]
+    __slots__ = ["checkpoint", "chunk_size", "gradients", "include_optimizer_state", "names", "pipeline"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     CHUNK_SIZE_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_OPTIMIZER_STATE_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
     chunk_size: int
     gradients: bool
     include_optimizer_state: bool
     names: _containers.RepeatedScalarFieldContainer[str]
     pipeline: str
-    def __init__(self, pipeline: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., include_optimizer_state: bool = ..., chunk_size: _Optional[int] = ..., gradients: bool = ...) -> None: ...
+    def __init__(self, pipeline: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., include_optimizer_state: bool = ..., chunk_size: _Optional[int] = ..., gradients: bool = ..., checkpoint: _Optional[str] = ...) -> None: ...
 
 class ReadParametersResponse(_message.Message):
     __slots__ = ["chunk", "start"]

@@ -1,0 +1,82 @@
+#include "engine/serve/checkpoint_reader.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/cancel_token.h"
+#include "engine/base/error.h"
+#include "engine/base/guard.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/memory_claims.h"
+#include "engine/serve/call.h"
+#include "engine/serve/saved_state.h"
+
+namespace penstock {
+namespace {
+
+int64_t BytesOf(const NamedTensors& tensors) {
+  int64_t bytes = 0;
+  for (const NamedTensor& tensor : tensors) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
+  return bytes;
+}
+
+// Those of these names, in their order.
+absl::StatusOr<NamedTensors> Choose(const NamedTensors& all, const std::vector<std::string>& names) {
+  std::map<std::string, const NamedTensor*> by_name;
+  for (const NamedTensor& tensor : all) by_name.emplace(tensor.name, &tensor);
+  NamedTensors chosen;
+  for (const std::string& name : names) {
+    const auto found = by_name.find(name);
+    if (found == by_name.end()) {
+      return Error(absl::StatusCode::kNotFound, "PARAMETER_NOT_FOUND",
+                   "the checkpoint has no such parameter, got " + Shortened(name))
+          .With("field", "names")
+          .With("value", Shortened(name));
+    }
+    chosen.push_back(*found->second);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+void CheckpointReader::Read(std::shared_ptr<CheckpointFolder> folder, std::string id, ReadCall read,
+                            std::shared_ptr<const CancelToken> cancel) {
+  jobs_.Post([this, folder = std::move(folder), id = std::move(id), read = std::move(read),
+              cancel = std::move(cancel)]() mutable {
+    auto loaded =
+        Guarded("the read of a checkpoint", [&]() -> absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> {
+          if (cancel->cancelled()) return CancelledCall();
+          return Load(*folder, id, read);
+        });
+    read.done(std::move(loaded));
+  });
+}
+
+absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> CheckpointReader::Load(CheckpointFolder& folder,
+                                                                                const std::string& id,
+                                                                                const ReadCall& read) const {
+  PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo info, folder.Find(id));
+  std::shared_ptr<MemoryClaims::Claim> claim;
+  if (memory_ != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(
+        claim, memory_->Take(absl::StrCat("reads of checkpoint ", info.pipeline, "/", id), 2 * info.bytes));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(LoadedCheckpoint loaded, folder.Load(id));
+  if (read.content != ReadContent::kWithOptimizer) {
+    std::erase_if(loaded.state, [](const NamedTensor& tensor) { return IsOptimizerSlot(tensor.name); });
+  }
+  if (!read.names.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(loaded.state, Choose(loaded.state, read.names));
+  }
+  auto snapshot = std::make_shared<ParameterSnapshot>();
+  snapshot->step = loaded.info.step;
+  snapshot->tensors = std::move(loaded.state);
+  if (claim != nullptr) PENSTOCK_RETURN_IF_ERROR(claim->Resize(BytesOf(snapshot->tensors)));
+  snapshot->claim = std::move(claim);
+  return std::shared_ptr<const ParameterSnapshot>(std::move(snapshot));
+}
+
+}  // namespace penstock
