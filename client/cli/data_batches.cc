@@ -9,10 +9,15 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/row_order.h"
+#include "client/cli/tensor_cast.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
 namespace {
+
+DataType TypeOf(const v1::TensorSignature& signature) {
+  return signature.any() ? DataType::kUnspecified : static_cast<DataType>(signature.type());
+}
 
 // What takes any number of values has no names for them.
 std::string NameOr(const std::string& name, const char* otherwise) { return name.empty() ? otherwise : name; }
@@ -36,18 +41,19 @@ absl::StatusOr<DataRows> DataRows::Create(const ArrayFile& file, const v1::Model
   if (signature.inputs().empty()) return UsageError("--data", "the pipeline's signature names no inputs");
   for (const v1::TensorSignature& input : signature.inputs()) {
     const std::string name = NameOr(input.name(), "input");
-    PENSTOCK_ASSIGN_OR_RETURN(Column column, data.Open(file, name, name));
+    PENSTOCK_ASSIGN_OR_RETURN(Column column, data.Open(file, name, name, TypeOf(input)));
     data.inputs_.push_back(std::move(column));
   }
   if (target.empty() && signature.targets().empty()) return data;
   const std::string name = NameOr(signature.targets().empty() ? "" : signature.targets(0).name(), "target");
-  PENSTOCK_ASSIGN_OR_RETURN(data.target_,
-                            data.Open(file, target.empty() ? TargetArray(file, signature, name) : target, name));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      data.target_, data.Open(file, target.empty() ? TargetArray(file, signature, name) : target, name,
+                              signature.targets().empty() ? DataType::kUnspecified : TypeOf(signature.targets(0))));
   return data;
 }
 
 absl::StatusOr<DataRows::Column> DataRows::Open(const ArrayFile& file, const std::string& array,
-                                                const std::string& name) {
+                                                const std::string& name, DataType type) {
   if (!file.Has(array)) {
     constexpr size_t kMaxShown = 12;
     std::vector<std::string> names = file.names();
@@ -66,17 +72,21 @@ absl::StatusOr<DataRows::Column> DataRows::Open(const ArrayFile& file, const std
                       absl::StrCat(array, ": must have ", rows_ == 0 ? "rows" : absl::StrCat(rows_, " rows"),
                                    rows_ == 0 ? "" : ", as " + inputs_.front().array.name(), ", has ", opened.rows()));
   }
-  return Column{name, std::move(opened)};
+  return Column{name, std::move(opened), type};
 }
 
 absl::StatusOr<Batch> DataRows::BatchOf(std::span<const int64_t> rows) const {
   Batch batch;
-  for (const Column& column : inputs_) {
+  const auto read = [&](const Column& column) -> absl::StatusOr<HostTensor> {
     PENSTOCK_ASSIGN_OR_RETURN(HostTensor tensor, column.array.Rows(column.name, rows));
+    return CastTo(column.type, std::move(tensor));
+  };
+  for (const Column& column : inputs_) {
+    PENSTOCK_ASSIGN_OR_RETURN(HostTensor tensor, read(column));
     batch.inputs.push_back(std::move(tensor));
   }
   if (target_.has_value()) {
-    PENSTOCK_ASSIGN_OR_RETURN(batch.target, target_->array.Rows(target_->name, rows));
+    PENSTOCK_ASSIGN_OR_RETURN(batch.target, read(*target_));
   }
   return batch;
 }

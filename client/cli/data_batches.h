@@ -19,7 +19,8 @@ namespace penstock {
 //
 // Model:     Each input of the signature is the array of its name. The target, where the pipeline's loss has one, is the
 //            array that is named for it, else the one of the target's name in the signature, else `target`, else
-//            `labels`, if that is no input. Other arrays are not read.
+//            `labels`, if that is no input. Other arrays are not read. Rows are in the model's type, as CastTo() makes
+//            them.
 // Threads:   any method from any thread.
 // Fails:     usage errors that name the file and the array: it is not there, or has other rows than the first input.
 class DataRows {
@@ -35,8 +36,9 @@ class DataRows {
   struct Column {
     std::string name;  // of the input
     FileArray array;
+    DataType type;  // that the model takes; kUnspecified: any
   };
-  absl::StatusOr<Column> Open(const ArrayFile& file, const std::string& array, const std::string& name);
+  absl::StatusOr<Column> Open(const ArrayFile& file, const std::string& array, const std::string& name, DataType type);
 
   int64_t rows_ = -1;  // of all columns
   std::vector<Column> inputs_;

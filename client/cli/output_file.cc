@@ -13,12 +13,14 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
 namespace {
 
+constexpr int kMaxParts = 1000;              // of commands that were killed, or that write to the same file now
 constexpr int kReaderPollMilliseconds = 20;  // nothing tells that a pipe's reader has come
 
 }  // namespace
@@ -36,10 +38,12 @@ absl::Status OutputFile::Open() {
   struct stat old;
   const bool exists = ::stat(target_.c_str(), &old) == 0;
   const bool replaced = !exists || S_ISREG(old.st_mode);
-  const std::string opened = replaced ? target_ + ".part" : target_;
   const int flags = O_WRONLY | O_CLOEXEC | O_NONBLOCK | (replaced ? O_CREAT | O_EXCL : 0);
-  if (replaced) ::unlink(opened.c_str());  // of a run that was killed; what a link there leads to stays as it is
-  while ((descriptor_ = ::open(opened.c_str(), flags, 0666)) < 0) {
+  std::string opened = target_;
+  for (int number = 1; descriptor_ < 0; ++number) {
+    if (replaced) opened = absl::StrCat(target_, ".", number, ".part");
+    descriptor_ = ::open(opened.c_str(), flags, 0666);
+    if (descriptor_ >= 0 || (replaced && errno == EEXIST && number < kMaxParts)) continue;
     const bool no_reader = errno == ENXIO && exists && S_ISFIFO(old.st_mode);
     if (!no_reader) return Failed(errno);
     if (!stop_.Wait(-1, 0, kReaderPollMilliseconds)) return Stopped();

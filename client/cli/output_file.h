@@ -13,9 +13,10 @@ namespace penstock {
 
 // A file that is replaced as a whole.
 //
-// Model:     Bytes go to PATH.part, which Commit() syncs and renames to PATH; until then PATH is as it was. A link's
+// Model:     Bytes go to a new file beside PATH, PATH.N.part with the first N that is free, which Commit() syncs and
+//            renames to PATH; until then PATH is as it was. Of several at one PATH the last to commit wins. A link's
 //            target is replaced, not the link. A device or a pipe gets its bytes at once, as does `out` for "-".
-// Lifecycle: PATH.part comes with Open(), or with the first bytes; the destructor removes it where Commit() did not succeed.
+// Lifecycle: that file comes with Open(), or with the first bytes; the destructor removes it where Commit() did not succeed.
 // Fails:     INTERNAL / OUTPUT_NOT_WRITTEN with the path and the system's words; CANCELLED / WORK_CANCELLED where an
 //            interrupt ended the wait for a pipe's reader or for its room.
 class OutputFile {

@@ -8,8 +8,8 @@ namespace penstock {
 // highest priority first, then the earliest turn of its caller, then the oldest, so that runs finish rather than begin.
 struct InferenceOrder {
   int32_t priority = 0;  // higher first
-  int64_t turn = 0;      // FairTurns; lower first
-  int64_t sequence = 0;  // of acceptance, unique in the pipeline
+  int64_t turn = 0;      // of its caller among callers; lower first
+  int64_t sequence = 0;  // of its start, unique in the pipeline
 
   bool operator==(const InferenceOrder&) const = default;
   friend bool operator<(const InferenceOrder& one, const InferenceOrder& other) {

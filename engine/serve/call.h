@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/cancel_token.h"
-#include "engine/base/fair_turns.h"
 #include "engine/base/timer_queue.h"
 #include "engine/observe/metrics.h"
 #include "engine/serve/call_inputs.h"
@@ -86,7 +85,7 @@ struct Call {
   std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>();
   int64_t rows = 0;          // of the inputs, once known
   int64_t queue_weight = 1;  // micro-batches, for the queue's gauges
-  FairTurns::Turn turn;      // of an inference, from when its inputs are there
+  int64_t turn = 0;          // of an inference, from when it is its caller's next: CallerTurns
   int64_t accepted_nanos = 0;
   int64_t started_nanos = 0;  // 0: it has not; set by the thread that runs it
   int64_t read_version = 0;   // of what a read reads, as it starts; set by the same thread

@@ -153,12 +153,12 @@ void CallRunner::StartInference(Call& call, std::function<void(absl::StatusOr<Ru
     return pipeline_->EvaluateAsync({.batch = *std::move(batch),
                                      .metrics = evaluate->metrics,
                                      .priority = evaluate->priority,
-                                     .turn = call.turn.start},
+                                     .turn = call.turn},
                                     std::move(done));
   }
   absl::StatusOr<ForwardRequest> request = Complete(call.As<InferCall>()->request, call);
   if (!request.ok()) return done(request.status());
-  request->turn = call.turn.start;
+  request->turn = call.turn;
   pipeline_->InferAsync(*std::move(request),
                         [done = std::move(done), rows = call.rows](absl::StatusOr<ForwardOutcome> outcome) {
                           if (!outcome.ok()) return done(outcome.status());

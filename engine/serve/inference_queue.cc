@@ -18,8 +18,7 @@ void InferenceQueue::Add(const CallPointer& call) {
   waiting_.push_back(call);
   absl::Cleanup undo = [&] {
     waiting_.pop_back();
-    std::erase(ready_, call);
-    turns_.Withdraw(call->context.caller, call->turn);
+    Unready(call);
   };
   if (call->guarded_.inputs_ready) SetReady(call);
   bounds_.Add(call->context.caller, call->inputs.inline_bytes());
@@ -27,29 +26,37 @@ void InferenceQueue::Add(const CallPointer& call) {
 }
 
 void InferenceQueue::SetReady(const CallPointer& call) {
-  // Its rows are not known yet where an input came after the call; each micro-batch has one at least.
-  call->turn = turns_.Add(call->context.caller, std::max(call->rows, call->queue_weight));
-  const auto later = std::find_if(ready_.begin(), ready_.end(), [&](const CallPointer& other) {
-    return other->priority() != call->priority() ? other->priority() < call->priority()
-                                                 : other->turn.start > call->turn.start;
-  });
-  ready_.insert(later, call);
+  const auto turns = turns_.try_emplace(call->priority()).first;
+  absl::Cleanup undo = [&] {
+    if (turns->second.idle()) turns_.erase(turns);
+  };
+  turns->second.Add(call);
+  std::move(undo).Cancel();
+  ++ready_;
 }
 
 void InferenceQueue::Remove(const CallPointer& call) {
-  turns_.Withdraw(call->context.caller, call->turn);
+  Unready(call);
   Leave(call);
+}
+
+void InferenceQueue::Unready(const CallPointer& call) {
+  const auto turns = turns_.find(call->priority());
+  if (turns == turns_.end() || !turns->second.Remove(call)) return;
+  --ready_;
+  if (turns->second.idle()) turns_.erase(turns);
 }
 
 void InferenceQueue::Leave(const CallPointer& call) {
   bounds_.Remove(call->context.caller, call->inputs.inline_bytes());
   std::erase(waiting_, call);
-  std::erase(ready_, call);
 }
 
 CallPointer InferenceQueue::Start() {
   CallPointer call = Next();
   running_.insert(call);  // what may fail comes first
+  turns_.at(call->priority()).Start(call);
+  --ready_;
   Leave(call);
   call->guarded_.Enter(Call::Phase::kRunning);
   return call;
@@ -57,7 +64,9 @@ CallPointer InferenceQueue::Start() {
 
 void InferenceQueue::EndRun(const CallPointer& call) {
   running_.erase(call);
-  turns_.Served(call->turn);
+  const auto turns = turns_.find(call->priority());
+  turns->second.End(call);
+  if (turns->second.idle()) turns_.erase(turns);
 }
 
 CallPointer InferenceQueue::Next() const {
@@ -66,11 +75,14 @@ CallPointer InferenceQueue::Next() const {
     if (running->priority() > 0) ++urgent[running->context.caller];
   }
   const int64_t most = CallerShare(in_flight_, /*others=*/true);
-  const auto may_start = [&](const CallPointer& call) {
-    return call->priority() <= 0 || urgent[call->context.caller] < most;
-  };
-  const auto found = std::find_if(ready_.begin(), ready_.end(), may_start);
-  return found == ready_.end() ? ready_.front() : *found;
+  for (const bool shares : {true, false}) {  // where nobody else can start, whoever can
+    for (const auto& [priority, turns] : turns_) {
+      const bool bounded = shares && priority > 0;
+      CallPointer next = turns.Next([&](const std::string& caller) { return !bounded || urgent[caller] < most; });
+      if (next != nullptr) return next;
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace penstock

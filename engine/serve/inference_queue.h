@@ -4,23 +4,24 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <set>
 
 #include "absl/status/status.h"
-#include "engine/base/fair_turns.h"
 #include "engine/base/queue_bounds.h"
 #include "engine/serve/call.h"
+#include "engine/serve/caller_turns.h"
 
 namespace penstock {
 
 // Inference calls, some of which run at any time.
 //
 // Model:     A call waits from acceptance on; once its inputs are there it is ready, too. The ready ones start by
-//            priority. Those of equal priority start by turns of their callers, so that each caller gets the same
-//            number of rows run, and those of one caller as they became ready; the lanes keep to that order (turn of
-//            Call). Of the runs, a caller's with a priority
-//            above 0 take at most a quarter while another call can start, so that one caller with the highest priority
-//            does not keep all others waiting.
+//            priority, those of equal priority by turns of their callers (caller_turns.h), and those of one caller as
+//            they became ready; the lanes keep to that order. Of the runs, a caller's with a priority above 0 take at
+//            most a quarter while another call can start, so that one caller with the highest priority does not keep
+//            all others waiting.
 // Threads:   Those of ServedCalls, whose lock is held around every call.
 // Fails:     CheckNew: QUEUE_FULL, CALLER_QUOTA.
 class InferenceQueue {
@@ -33,7 +34,7 @@ class InferenceQueue {
   void SetReady(const CallPointer& call);  // of one that waits
   void Remove(const CallPointer& call);    // before it runs
 
-  bool runnable() const { return static_cast<int>(running_.size()) < in_flight_ && !ready_.empty(); }
+  bool runnable() const { return static_cast<int>(running_.size()) < in_flight_ && ready_ > 0; }
   // Takes the next call; it runs.
   CallPointer Start();
   void EndRun(const CallPointer& call);
@@ -43,15 +44,16 @@ class InferenceQueue {
   bool idle() const { return waiting_.empty() && running_.empty(); }
 
  private:
-  CallPointer Next() const;
-  void Leave(const CallPointer& call);  // what waits
+  CallPointer Next() const;               // null only where none is ready
+  void Unready(const CallPointer& call);  // if it is ready
+  void Leave(const CallPointer& call);    // what waits
 
   QueueBounds bounds_;
   const int in_flight_;
   std::deque<CallPointer> waiting_;  // in order of acceptance
-  std::deque<CallPointer> ready_;    // of these, those that can start, in their order
   std::set<CallPointer> running_;
-  FairTurns turns_;  // of callers, in rows
+  std::map<int32_t, CallerTurns, std::greater<>> turns_;  // by priority; of those that are ready or run
+  int64_t ready_ = 0;
 };
 
 }  // namespace penstock

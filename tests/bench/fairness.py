@@ -47,8 +47,10 @@ def latencies(run: subprocess.Popen[str]) -> dict[str, float]:
 def flood(address: str, seconds: float) -> Iterator[None]:
     run = bench(address, "flood", OPEN, seconds)
     time.sleep(1)
-    yield
-    run.communicate()
+    try:
+        yield
+    finally:
+        run.communicate()
 
 
 @contextlib.contextmanager
@@ -69,9 +71,11 @@ def uploads(address: str) -> Iterator[None]:
 
     thread = threading.Thread(target=upload)
     thread.start()
-    yield
-    ended.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def measure(address: str, seconds: float) -> dict[str, dict[str, float]]:

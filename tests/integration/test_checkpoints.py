@@ -472,3 +472,21 @@ def test_a_damaged_checkpoint_is_passed_over(client: penstock.Client, daemon: Da
         made = penstock.train(pipeline, batches, resume=True)
     assert made.resumed_step == 4 and [outcome.step for outcome in made] == [5, 6]
     pipeline.delete(purge=True)
+
+
+def test_where_all_checkpoints_are_damaged_nothing_is_trained_anew(client: penstock.Client, daemon: Daemon) -> None:
+    pipeline = create_mlp(client)
+    batches = [mlp_batch(number) for number in range(4)]
+    penstock.train(pipeline, batches[:2], save_every=2, resume=True)
+    saved = list(daemon.state_dir.glob(f"{pipeline.name}/checkpoints/*/state.safetensors"))
+    assert len(saved) == 2
+    for file in saved:
+        file.write_bytes(file.read_bytes()[:-1])
+    for _ in range(2):  # a script that is started again
+        with pytest.warns(RuntimeWarning, match="step-2 is damaged"):
+            assert reason_of(lambda: penstock.train(pipeline, batches, resume=True)) == "CHECKPOINT_CORRUPT"
+    assert pipeline.refresh().step == 2
+    with pytest.raises(ValueError, match="keep must be from 0 to 10000, got -1"):
+        penstock.train(pipeline, batches, save_every=2, keep=-1)
+    assert pipeline.refresh().step == 2
+    pipeline.delete(purge=True)

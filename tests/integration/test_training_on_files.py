@@ -267,9 +267,22 @@ def test_arrays_that_are_not_there(mlp: penstock.Pipeline, run: Run, tmp_path: p
 
 def test_a_type_that_the_pipeline_does_not_take(mlp: penstock.Pipeline, run: Run, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "rows.npz"
-    np.savez(file, input=columns()["input"].astype(np.float64), target=columns()["target"])
+    np.savez(file, input=columns()["input"].astype(np.float16), target=columns()["target"])
     done = run("train", mlp.name, "--data", str(file), "--steps", "1", "--batch", "4")
-    assert done.returncode == 1 and "FP32" in done.stderr and "FP64" in done.stderr, done.stderr
+    assert done.returncode == 1 and "FP32" in done.stderr and "FP16" in done.stderr, done.stderr
+
+
+def test_float64_is_rounded_as_by_the_python_client(client: penstock.Client, run: Run, tmp_path: pathlib.Path) -> None:
+    plain, wide = create_mlp(client), create_mlp(client)
+    file = tmp_path / "rows.npz"
+    np.savez(file, **columns())
+    train(run, plain, file, 3)
+    np.savez(file, **{name: array.astype(np.float64) for name, array in columns().items()})
+    train(run, wide, file, 3)
+    assert not differing(state_of(wide), state_of(plain))
+    np.savez(file, input=columns()["input"].astype(np.float64) * 1e40, target=columns()["target"])
+    done = run("evaluate", wide.name, "--data", str(file), "--batch", "4")
+    assert done.returncode == 2 and "input: must be of FP32, has " in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("save", [save_plain, save_deflated, save_tensors])

@@ -86,7 +86,7 @@ def test_what_is_refused_changes_nothing(client: penstock.Client, raw: Raw, daem
     with pipeline.put(good) as held:
         twice = refused(lambda: write(raw, pipeline, held.name, held.name), Code.INVALID_ARGUMENT, "FIELD_INVALID")
         assert twice.message == f"handles[1]: names a parameter twice, got {first}"
-        for step in (-1, 2**53 + 1, 2**63 - 1):
+        for step in (-1, 2**52 + 1, 2**63 - 1):
             refused(lambda: write(raw, pipeline, held.name, step=step), INVALID, "FIELD_INVALID", "step")
         refused(lambda: write(raw, pipeline, held.name, request_id=""), INVALID, "REQUEST_ID_MISSING")
         other = Raw(daemon.address, caller="stranger")

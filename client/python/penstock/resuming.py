@@ -9,11 +9,14 @@ from collections.abc import Iterable, Iterator
 from penstock.errors import PenstockError
 from penstock.v1 import state_pb2
 
+MOST_KEPT = 10_000
+
 
 def newest_first(checkpoints: Iterable[state_pb2.Checkpoint]) -> list[state_pb2.Checkpoint]:
-    """Those that are complete, by step and then by time."""
-    complete = [one for one in checkpoints if one.state == state_pb2.CHECKPOINT_STATE_COMPLETE]
-    return sorted(complete, key=lambda one: (one.step, one.create_time.ToNanoseconds()), reverse=True)
+    """Those that are whole or damaged, by step and then by time. Restoring a damaged one tells what is wrong with it."""
+    states = (state_pb2.CHECKPOINT_STATE_COMPLETE, state_pb2.CHECKPOINT_STATE_DAMAGED)
+    found = [one for one in checkpoints if one.state in states]
+    return sorted(found, key=lambda one: (one.step, one.create_time.ToNanoseconds()), reverse=True)
 
 
 def pass_over(checkpoint: state_pb2.Checkpoint, error: PenstockError, is_last: bool) -> None:
@@ -21,6 +24,15 @@ def pass_over(checkpoint: state_pb2.Checkpoint, error: PenstockError, is_last: b
     if error.reason != "CHECKPOINT_CORRUPT" or is_last:
         raise error
     warnings.warn(f"{checkpoint.name} is damaged; an older one is taken", RuntimeWarning, stacklevel=4)
+
+
+def check_keep(keep: int) -> None:
+    """
+    Raises:
+        ValueError: the daemon would refuse each save with it.
+    """
+    if not 0 <= keep <= MOST_KEPT:
+        raise ValueError(f"keep must be from 0 to {MOST_KEPT}, got {keep}")
 
 
 def names_of(step: int) -> Iterator[str]:

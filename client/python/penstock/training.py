@@ -18,7 +18,7 @@ from penstock.data import Batch, batches_of
 from penstock.errors import PenstockError
 from penstock.handles import Outcome
 from penstock.requests import Call, LoopArguments, split
-from penstock.resuming import names_of, newest_first, pass_over, warn_of_save
+from penstock.resuming import check_keep, names_of, newest_first, pass_over, warn_of_save
 from penstock.window import MOST_AHEAD, Window
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def train(
     count = _count_of(batches)
     total = min((number for number in (steps, count) if number is not None), default=None)
     made = Training()
+    check_keep(keep)
     if resume:
         made.resumed_step = _resume(pipeline, keep)
         batches = itertools.islice(batches, made.resumed_step, None)

@@ -175,7 +175,7 @@ def test_resuming_restores_the_newest_complete_one_and_leaves_out_what_is_done(
         checkpoint("a", 4, create_time=timestamp_pb2.Timestamp(seconds=2)),
         checkpoint("b", 4, create_time=timestamp_pb2.Timestamp(seconds=3)),
         checkpoint("c", 2, create_time=timestamp_pb2.Timestamp(seconds=9)),
-        checkpoint("d", 7, state="CHECKPOINT_STATE_DAMAGED"),
+        checkpoint("d", 7, state="CHECKPOINT_STATE_WRITING"),
     ]
     made = penstock.train(pipeline, numbered(10), steps=8, save_every=3, keep=2, resume=True)
     (restored,) = daemon.requests["RestoreCheckpoint"]
@@ -195,12 +195,24 @@ def test_resuming_without_a_checkpoint_saves_one_first(pipeline: penstock.Pipeli
 
 
 def test_resuming_passes_over_damaged_ones(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
-    daemon.listed = [checkpoint("a", 1), checkpoint("b", 2, digest="wrong")]
-    with pytest.warns(RuntimeWarning, match="checkpoints/b is damaged"):
-        assert penstock.train(pipeline, numbered(2), resume=True).resumed_step == 1
-    daemon.listed = daemon.listed[1:]
-    with pytest.raises(penstock.PenstockError, match="CHECKPOINT_CORRUPT"):
-        penstock.train(pipeline, numbered(2), resume=True)
+    for known in ("COMPLETE", "DAMAGED"):  # the daemon finds out when it reads one
+        damaged = checkpoint("b", 2, digest="wrong", state=f"CHECKPOINT_STATE_{known}")
+        daemon.listed = [checkpoint("a", 1), damaged]
+        with pytest.warns(RuntimeWarning, match="checkpoints/b is damaged"):
+            assert penstock.train(pipeline, numbered(2), resume=True).resumed_step == 1
+        daemon.listed = [damaged]
+        with pytest.raises(penstock.PenstockError, match="CHECKPOINT_CORRUPT"):
+            penstock.train(pipeline, numbered(2), resume=True)
+    assert not daemon.requests["SaveCheckpoint"], "it does not begin anew over what is there"
+
+
+@pytest.mark.parametrize("keep", [-1, 10_001])
+def test_a_number_of_kept_ones_that_no_save_could_have_is_refused(
+    keep: int, pipeline: penstock.Pipeline, daemon: FakeDaemon
+) -> None:
+    with pytest.raises(ValueError, match=f"keep must be from 0 to 10000, got {keep}"):
+        penstock.train(pipeline, numbered(2), save_every=1, keep=keep)
+    assert not daemon.trained
 
 
 def test_resuming_passes_over_no_other_fault(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:

@@ -19,6 +19,8 @@
 namespace penstock {
 namespace {
 
+constexpr int64_t kMaxGivenStep = kMaxStep / 2;  // so that no number of further steps leads beyond kMaxStep
+
 constexpr int kMaxWrittenHandles = 4096;
 constexpr int kMaxKeptCheckpoints = 10'000;
 constexpr char kAllPipelines[] = "pipelines/-";
@@ -241,8 +243,8 @@ absl::Status StateServiceImpl::Write(
     return InvalidField("handles", absl::StrCat("must have at most ", kMaxWrittenHandles, " entries"),
                         absl::StrCat(request.handles_size()));
   }
-  if (request.has_step() && (request.step() < 0 || request.step() > kMaxStep)) {
-    return InvalidField("step", "must be between 0 and 2^53", absl::StrCat(request.step()));
+  if (request.has_step() && (request.step() < 0 || request.step() > kMaxGivenStep)) {
+    return InvalidField("step", "must be between 0 and 2^52", absl::StrCat(request.step()));
   }
   WriteCall write{.handles = {}, .step = {}, .force = request.force()};
   if (request.has_step()) write.step = request.step();

@@ -116,6 +116,38 @@ std::string MakePipe() {
   return path;
 }
 
+TEST(OutputFileTest, OfTwoAtOnePathEachIsWholeAndNoFileOfOthersIsTouched) {
+  const std::string folder = ::testing::TempDir() + "/penstock_two_output_files";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  const std::string path = folder + "/file";
+  const std::string others = path + ".1.part";
+  std::ofstream(others) << "mine";
+  const auto contents = [](const std::string& of) {
+    std::ifstream file(of);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  std::ostringstream out;
+  const StopSignal stop;
+  OutputFile first(path, out, stop);
+  ASSERT_TRUE(first.Open().ok());
+  {
+    OutputFile second(path, out, stop);
+    ASSERT_TRUE(second.Append("second").ok());
+    ASSERT_TRUE(first.Append("first").ok());
+    ASSERT_TRUE(second.Commit().ok());
+  }
+  EXPECT_EQ(contents(path), "second");
+  {
+    OutputFile given_up(path, out, stop);
+    ASSERT_TRUE(given_up.Append("third").ok());
+  }
+  ASSERT_TRUE(first.Commit().ok());
+  EXPECT_EQ(contents(path), "first");
+  EXPECT_EQ(contents(others), "mine");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()), 2);
+}
+
 TEST(OutputFileTest, AStopEndsTheWaitForThePipesReaderAndForItsRoom) {
   const std::string path = MakePipe();
   std::ostringstream out;

@@ -16,7 +16,7 @@ from penstock.aio.handles import Outcome
 from penstock.aio.work import PipelineWork
 from penstock.data import Batch, batches_of
 from penstock.errors import PenstockError
-from penstock.resuming import names_of, newest_first, pass_over, warn_of_save
+from penstock.resuming import check_keep, names_of, newest_first, pass_over, warn_of_save
 from penstock.window import Window
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Pipeline(PipelineWork):
         """Makes one step of each batch and gives the outcomes in order; see :func:`penstock.outcomes`. Batches may come
         from an ``async for``, too. ``save_every``, ``keep`` and ``resume`` are those of :func:`penstock.train`; a
         checkpoint is saved before its step's outcome is given, and one that can't be is warned of."""
+        check_keep(keep)
         done = await self._resume(keep) if resume else 0
         window = Window(ahead, save_every, (await self.refresh()).step if save_every else 0)
         under_way: collections.deque[asyncio.Task[Outcome]] = collections.deque()
