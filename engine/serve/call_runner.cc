@@ -150,11 +150,9 @@ void CallRunner::StartInference(Call& call, std::function<void(absl::StatusOr<Ru
   if (const auto* evaluate = call.As<EvaluateCall>()) {
     absl::StatusOr<ContributionRequest> batch = Complete(evaluate->batch, call);
     if (!batch.ok()) return done(batch.status());
-    return pipeline_->EvaluateAsync({.batch = *std::move(batch),
-                                     .metrics = evaluate->metrics,
-                                     .priority = evaluate->priority,
-                                     .turn = call.turn},
-                                    std::move(done));
+    return pipeline_->EvaluateAsync(
+        {.batch = *std::move(batch), .metrics = evaluate->metrics, .priority = evaluate->priority, .turn = call.turn},
+        std::move(done));
   }
   absl::StatusOr<ForwardRequest> request = Complete(call.As<InferCall>()->request, call);
   if (!request.ok()) return done(request.status());
