@@ -106,6 +106,10 @@ absl::StatusOr<WalSummary> CheckWal(std::string_view log) {
     return log.substr(kHeaderBytes + static_cast<size_t>(index) * frame_bytes, frame_bytes);
   };
   const auto is_current = [&](std::string_view frame) { return frame.substr(8, 8) == header.salts; };
+  // A damaged salt leaves the other one. A log that is begun anew has both of its own.
+  const auto belongs = [&](std::string_view frame) {
+    return frame.substr(8, 4) == header.salts.substr(0, 4) || frame.substr(12, 4) == header.salts.substr(4, 4);
+  };
   const auto commits = [](std::string_view frame) { return BigEndian(frame, 4) != 0; };
 
   WalChecksum checksum = header.checksum;
@@ -124,10 +128,10 @@ absl::StatusOr<WalSummary> CheckWal(std::string_view log) {
                  static_cast<int64_t>(log.size());
 
   // A commit behind the broken frame that is followed by yet another frame was synced, and so was what broke.
-  bool commit_behind = index < frames && is_current(frame_at(index)) && commits(frame_at(index));
+  bool commit_behind = index < frames && belongs(frame_at(index)) && commits(frame_at(index));
   for (int64_t behind = index + 1; behind < frames; ++behind) {
     const std::string_view frame = frame_at(behind);
-    if (!is_current(frame)) continue;
+    if (!belongs(frame)) continue;
     if (commit_behind) {
       return JournalCorrupt(absl::StrCat("frame ", index + 1, " of the write-ahead log is broken, and frame ",
                                          behind + 1, " comes after a commit behind it"));

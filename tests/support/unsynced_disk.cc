@@ -314,7 +314,8 @@ int UnsyncedDisk::Lock(const OpenFile& file, const void* owner, int level) {
   if (!alive(file)) return SQLITE_IOERR_LOCK;
   for (const auto& [other, has] : file.node->locks) {
     if (other == owner) continue;
-    if (has >= SQLITE_LOCK_PENDING || (level >= SQLITE_LOCK_RESERVED && has >= SQLITE_LOCK_RESERVED)) return SQLITE_BUSY;
+    if (has >= SQLITE_LOCK_PENDING || (level >= SQLITE_LOCK_RESERVED && has >= SQLITE_LOCK_RESERVED))
+      return SQLITE_BUSY;
     if (level == SQLITE_LOCK_EXCLUSIVE && has >= SQLITE_LOCK_SHARED) return SQLITE_BUSY;
   }
   int& has = file.node->locks[owner];
