@@ -89,7 +89,23 @@ int64_t UnsyncedDisk::free_bytes() const {
 
 int64_t UnsyncedDisk::syncs() const {
   absl::MutexLock lock(&mu_);
-  return syncs_;
+  int64_t all = 0;
+  for (const auto& [kind, count] : syncs_) all += count;
+  return all;
+}
+
+int64_t UnsyncedDisk::syncs(SyncOf kind) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = syncs_.find(kind);
+  return found == syncs_.end() ? 0 : found->second;
+}
+
+void UnsyncedDisk::AwaitSyncs(SyncOf kind, int64_t count) {
+  const auto enough = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    const auto found = syncs_.find(kind);
+    return found != syncs_.end() && found->second >= count;
+  };
+  absl::MutexLock lock(&mu_, absl::Condition(&enough));
 }
 
 void UnsyncedDisk::Flip(const std::string& path, size_t offset) {
@@ -107,6 +123,17 @@ void UnsyncedDisk::Put(const std::string& path, const std::string& content) {
   const auto node = std::make_shared<Node>(Node{.now = content, .durable = content});
   folder->names_now[LastOf(path)] = node;
   folder->names_durable[LastOf(path)] = node;
+}
+
+void UnsyncedDisk::EndProcess() {
+  absl::MutexLock lock(&mu_);
+  ++life_;
+  ForgetLocks(*root_);
+}
+
+void UnsyncedDisk::ForgetLocks(Node& node) {
+  node.locks.clear();
+  for (const auto& [name, child] : node.names_now) ForgetLocks(*child);
 }
 
 void UnsyncedDisk::CrashAt(std::mt19937_64* random) {
@@ -164,7 +191,7 @@ std::shared_ptr<UnsyncedDisk::Node> UnsyncedDisk::FolderOf(const std::string& pa
 }
 
 bool UnsyncedDisk::Sync(SyncOf kind, Node& node) {
-  ++syncs_;
+  ++syncs_[kind];
   if (fail_sync_ == 0) return false;
   if (fail_sync_ > 0) --fail_sync_;
   if (ignored_.contains(kind)) return true;

@@ -44,6 +44,8 @@ class UnsyncedDisk : public FileSystem {
     std::mt19937_64 random(seed);
     CrashAt(&random);
   }
+  // The process dies, and the machine does not: what was written is there.
+  void EndProcess() ABSL_LOCKS_EXCLUDED(mu_);
   // Syncs of that kind do nothing from now on, and say that they have.
   void Ignore(SyncOf kind) ABSL_LOCKS_EXCLUDED(mu_);
   // The sync that fails, counted from now: 0 is the next one, and all after it fail, too; negative: none.
@@ -53,6 +55,9 @@ class UnsyncedDisk : public FileSystem {
   int64_t free_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
   // Syncs that were asked for, failed ones included.
   int64_t syncs() const ABSL_LOCKS_EXCLUDED(mu_);
+  int64_t syncs(SyncOf kind) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until so many syncs of that kind were asked for.
+  void AwaitSyncs(SyncOf kind, int64_t count) ABSL_LOCKS_EXCLUDED(mu_);
   // Changes one byte where it lies, in both contents.
   void Flip(const std::string& path, size_t offset) ABSL_LOCKS_EXCLUDED(mu_);
   // Puts a content there, durably.
@@ -102,6 +107,7 @@ class UnsyncedDisk : public FileSystem {
   class File;
 
   void CrashAt(std::mt19937_64* random) ABSL_LOCKS_EXCLUDED(mu_);
+  static void ForgetLocks(Node& node);
   static void Revert(Node& node, std::mt19937_64* random);
   std::shared_ptr<Node> Find(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<Node> FolderOf(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -121,7 +127,7 @@ class UnsyncedDisk : public FileSystem {
   std::set<SyncOf> ignored_ ABSL_GUARDED_BY(mu_);
   int64_t fail_sync_ ABSL_GUARDED_BY(mu_) = -1;
   int64_t free_bytes_ ABSL_GUARDED_BY(mu_) = -1;
-  int64_t syncs_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<SyncOf, int64_t> syncs_ ABSL_GUARDED_BY(mu_);
   int64_t life_ ABSL_GUARDED_BY(mu_) = 0;  // rises with each crash
 };
 
