@@ -99,7 +99,7 @@ absl::StatusOr<RecordedCall> VerifiedOutcome(const Statement& row) {
 std::vector<std::string> CallTable::Migrations() { return {kFirstForm}; }
 
 absl::StatusOr<std::unique_ptr<CallTable>> CallTable::Open(Database* database) {
-  std::unique_ptr<CallTable> table(new CallTable(database));
+  std::unique_ptr<CallTable> table(new CallTable);
   const auto prepare = [database](Statement* statement, const std::string& sql) {
     absl::StatusOr<Statement> prepared = database->Prepare(sql);
     if (prepared.ok()) *statement = *std::move(prepared);

@@ -73,9 +73,8 @@ class CallTable {
                                                            int64_t now_unix_nanos);
 
  private:
-  explicit CallTable(Database* database) : database_(database) {}
+  CallTable() = default;
 
-  Database* const database_;
   Statement insert_;
   Statement insert_outcome_;
   Statement write_chain_;

@@ -44,11 +44,7 @@ absl::Status RefuseNetworkFileSystem(const std::string& folder) {
   }
   const std::string_view name = NetworkFileSystemName(static_cast<int64_t>(info.f_type));
   if (name.empty()) return absl::OkStatus();
-  return Error(
-             absl::StatusCode::kFailedPrecondition, "FIELD_INVALID",
-             absl::StrCat("state_dir: a journal needs a local disk, got ", absl::string_view(name.data(), name.size())))
-      .With("field", "state_dir")
-      .With("value", name);
+  return InvalidField("state_dir", "must stand on a local disk, as a journal needs its locks and syncs", name);
 }
 
 int64_t FreeDiskBytes(const std::string& folder) {

@@ -16,7 +16,7 @@ std::string_view NetworkFileSystemName(int64_t type);
 
 // Refuses a folder on such a file system by its name.
 //
-// Fails:     FAILED_PRECONDITION / FIELD_INVALID with `field` state_dir; NOT_FOUND for a missing folder.
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID with `field` state_dir; NOT_FOUND for a missing folder.
 absl::Status RefuseNetworkFileSystem(const std::string& folder);
 
 // Bytes of the folder's disk that this process may still write; INT64_MAX where it does not say.

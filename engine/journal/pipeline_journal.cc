@@ -3,6 +3,7 @@
 #include "engine/journal/pipeline_journal.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -124,6 +125,7 @@ PipelineJournal::Group PipelineJournal::NextGroup() {
 void PipelineJournal::CommitGroup(Group group) {
   absl::Status status = Guarded("the journal", [&] { return Prepare(group); });
   if (!status.ok()) RefuseCalls(group, status);
+  if (group.calls.empty() && group.outcomes.empty() && group.cuts.empty()) return;
   status = Guarded("the journal", [&] { return Write(group); });
   if (!group.calls.empty() && ReasonOf(status) == "STORAGE_FULL") {
     // Outcomes and cuts are small, and there is headroom for them.
@@ -190,7 +192,7 @@ absl::Status PipelineJournal::StoreInputs(NewCall& call) {
     if (stored.size <= options_.max_inline_bytes) {
       stored.bytes = std::string(input.bytes);
     } else {
-      stored.digest = input.digest.empty() ? Sha256::Of(input.bytes) : std::move(input.digest);
+      stored.digest = Sha256::IsDigest(input.digest) ? std::move(input.digest) : Sha256::Of(input.bytes);
       PENSTOCK_RETURN_IF_ERROR(blobs_->Store(stored.digest, input.bytes));
     }
     call.row.inputs.push_back(std::move(stored));
@@ -284,11 +286,11 @@ absl::Status PipelineJournal::WriteCut(CutRequest& cut, const std::vector<Record
   cut.ended = true;
   {
     absl::MutexLock lock(&index_mu_);
+    std::set<int64_t> ended;
+    for (const RecordedCall& call : recorded) ended.insert(call.sequence);
     for (const auto& [sequence, call] : open_) {
       if (sequence > cut.up_to) break;
-      const bool now = std::any_of(recorded.begin(), recorded.end(),
-                                   [&](const RecordedCall& one) { return one.sequence == sequence; });
-      if (now) continue;
+      if (ended.contains(sequence)) continue;
       cut.refused = InvalidField("up_to", "lies behind a call without an outcome", std::to_string(sequence));
       return absl::OkStatus();
     }
@@ -351,8 +353,8 @@ void PipelineJournal::TendLog() {
     idle = calls_.empty() && outcomes_.empty() && cuts_.empty();
   }
   absl::MutexLock lock(&database_mu_);
-  const int64_t pages = database_->log_pages();
-  if (pages <= (idle ? options_.idle_log_pages : options_.max_log_pages) || !database_->stopped().ok()) return;
+  const int64_t most = idle ? std::min(options_.idle_log_pages, options_.max_log_pages) : options_.max_log_pages;
+  if (database_->log_pages() <= most || !database_->stopped().ok()) return;
   if (const absl::Status written = database_->Checkpoint(); !written.ok()) {
     LogWarning("the journal's log can't be written into its database", {{"cause", std::string(written.message())}});
   }
