@@ -19,15 +19,15 @@ class FileSystem;
 
 // The files of one journal and how often its rows name each.
 //
-// Model:     A folder `blobs` with one file per content, under the hex digits of its SHA-256; the table blobs with bytes
-//            and references. A file is written under a temporary name, synced, and renamed, which syncs the folder: what
-//            has its name is whole. References change in the transaction of the rows that name the content. A file goes
-//            when no durable row names it, so after the commit that took the last reference; what a crash leaves
-//            between goes with RemoveLeftovers().
+// Model:     A folder `blobs` with one file per content, under the hex digits of its SHA-256; the table blobs with
+//            bytes and references. A file is written under a temporary name, synced, and renamed, which syncs the
+//            folder: what has its name is whole. References change in the transaction of the rows that name the
+//            content. A file goes when no durable row names it, so after the commit that took the last reference; what
+//            a crash leaves between goes with RemoveLeftovers().
 // Owns:      the folder; nobody else writes there. The Database must outlive it.
 // Threads:   those of the database; Read() and CopyTo() from any.
-// Lifecycle: RemoveLeftovers() once, after Open(). Store() before the transaction; AddReference() and DropReference() in it; then Committed() or RolledBack();
-//            RemoveUnreferenced() at will.
+// Lifecycle: RemoveLeftovers() once, after Open(). Store() before the transaction; AddReference() and DropReference()
+//            in it; then Committed() or RolledBack(); RemoveUnreferenced() at will.
 // Fails:     STORAGE_FULL; JOURNAL_CORRUPT for a file that is missing or is not its content, naming it; what the disk
 //            refuses.
 class Blobs {

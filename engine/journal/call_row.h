@@ -47,9 +47,9 @@ struct CallOutcome {
 // A call of a pipeline's total order.
 //
 // Model:     The accepted part never changes once it is durable; its checksum goes over the checksum of the row before
-//            it, so that a row can't be missing, changed or stand elsewhere. The outcome comes later and stands in a row of
-//            its own (RecordedCall), whose checksum goes over that of the accepted part and the sequence, so that it can't
-//            belong to another call.
+//            it, so that a row can't be missing, changed or stand elsewhere. The outcome comes later and stands in a
+//            row of its own (RecordedCall), whose checksum goes over that of the accepted part and the sequence, so
+//            that it can't belong to another call.
 // Units:     Unix nanoseconds. A forward_sequence of 0 means none.
 struct CallRow {
   int64_t sequence = 0;

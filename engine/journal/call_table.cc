@@ -7,8 +7,8 @@
 namespace penstock {
 namespace {
 
-// Texts stand as bytes: nothing converts or compares them as anything else. What may be long comes last in a row, so that
-// the rest is read without it.
+// Texts stand as bytes: nothing converts or compares them as anything else. What may be long comes last in a row, so
+// that the rest is read without it.
 constexpr char kFirstForm[] = R"(
 CREATE TABLE calls(
   sequence INTEGER PRIMARY KEY,

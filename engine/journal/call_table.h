@@ -36,9 +36,9 @@ struct OutcomeRetention {
 
 // Reads and writes the rows of calls and outcomes.
 //
-// Model:     Table calls: the accepted part of each call that a replay may need. It never changes, so that an outcome does
-//            not write the inputs again. Table outcomes: how each call went, with all that a retry needs, also of calls
-//            that were cut. A call without one is ACCEPTED. Table chain: ChainEnds. Table blobs: see Blobs.
+// Model:     Table calls: the accepted part of each call that a replay may need. It never changes, so that an outcome
+//            does not write the inputs again. Table outcomes: how each call went, with all that a retry needs, also of
+//            calls that were cut. A call without one is ACCEPTED. Table chain: ChainEnds. Table blobs: see Blobs.
 // Owns:      its statements; the Database must outlive it.
 // Threads:   those of the database. Writes belong into a transaction.
 // Fails:     JOURNAL_CORRUPT for what is not as it was written, naming the sequence; else as Database.
@@ -53,8 +53,8 @@ class CallTable {
 
   // What was written last; a new database has the default.
   absl::StatusOr<ChainEnds> ReadChain();
-  // The first row with at least this sequence, with its outcome. `before`: the checksum of the row before it; unset: that
-  // is not checked, but must be where nothing else has checked it.
+  // The first row with at least this sequence, with its outcome. `before`: the checksum of the row before it; unset:
+  // that is not checked, but must be where nothing else has checked it.
   absl::StatusOr<std::optional<CallRow>> ReadRow(int64_t from, std::optional<uint32_t> before);
   absl::StatusOr<std::optional<RecordedCall>> ReadOutcome(int64_t sequence);
   // All outcomes, oldest first.

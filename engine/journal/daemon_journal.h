@@ -1,6 +1,7 @@
 #pragma once
 
-// The durable record of what belongs to the daemon and to no pipeline: which pipelines there are, and who asked for them.
+// The durable record of what belongs to the daemon and to no pipeline: which pipelines there are, and who asked for
+// them.
 
 #include <cstdint>
 #include <memory>
@@ -48,12 +49,13 @@ struct PipelineRequest {
 // The daemon's own database.
 //
 // Model:     Two tables: pipelines by name, and requests by identity, method and request id. Each row has a checksum. A
-//            change writes both at once: a request is accepted with the row of its pipeline, and settled with the next one.
+//            change writes both at once: a request is accepted with the row of its pipeline, and settled with the next
+//            one.
 // Owns:      The files daemon.db, daemon.db-wal and daemon.db-acknowledged of its folder. Nobody else opens them.
 // Threads:   Any method from any thread. Write() waits for the disk: only threads that may do so call it.
 // Lifecycle: Open(); then at will. Close() and the destructor end it.
-// Fails:     As Database; JOURNAL_CORRUPT for a row that is not as it was written. A change that fails has changed nothing,
-//            but for JOURNAL_STOPPED: then whether it is there is unknown until the next Open().
+// Fails:     As Database; JOURNAL_CORRUPT for a row that is not as it was written. A change that fails has changed
+//            nothing, but for JOURNAL_STOPPED: then whether it is there is unknown until the next Open().
 class DaemonJournal {
  public:
   struct Options {

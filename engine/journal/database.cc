@@ -244,8 +244,8 @@ absl::StatusOr<std::unique_ptr<DatabaseBackup>> DatabaseBackup::Begin(Database* 
   PENSTOCK_RETURN_IF_ERROR(MakePrivateFile(files, path));
   std::unique_ptr<DatabaseBackup> backup(new DatabaseBackup);
   int code = sqlite3_open_v2(path.c_str(), &backup->copy_, kOpenFlags, options.vfs);
-  // The copy is written with a rollback journal. EXTRA also syncs the folder once that is deleted: if it came back, it would
-  // undo the whole copy.
+  // The copy is written with a rollback journal. EXTRA also syncs the folder once that is deleted: if it came back, it
+  // would undo the whole copy.
   if (code == SQLITE_OK) code = sqlite3_exec(backup->copy_, "PRAGMA synchronous=EXTRA", nullptr, nullptr, nullptr);
   if (code != SQLITE_OK) return FromSqlite(backup->copy_, code, "open the copy");
   backup->backup_ = sqlite3_backup_init(backup->copy_, "main", from->connection_, "main");

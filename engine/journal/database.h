@@ -25,7 +25,8 @@ class Database;
 
 // A prepared statement. Parameters count from 1, columns from 0.
 //
-// Owns:      the statement; its Database must outlive it. Texts and blobs that are bound must live until the last Step().
+// Owns:      the statement; its Database must outlive it. Texts and blobs that are bound must live until the last
+//            Step().
 // Threads:   those of its Database.
 // Example:   PENSTOCK_RETURN_IF_ERROR(insert.Bind(1, sequence).Bind(2, name).Run());
 class Statement {
@@ -40,7 +41,8 @@ class Statement {
   Statement& Bind(int parameter, std::string_view blob);  // as bytes: SQLite then never converts nor cuts them
   Statement& BindNull(int parameter);
 
-  // Goes on to the next row; false: there is none, and the statement can be bound anew. The error of a Bind() comes here.
+  // Goes on to the next row; false: there is none, and the statement can be bound anew. The error of a Bind() comes
+  // here.
   absl::StatusOr<bool> Step();
   // Runs a statement that gives no rows, or whose rows nobody wants.
   absl::Status Run();
@@ -63,15 +65,16 @@ class Statement {
 // Opens a database, brings its tables to the present form, and translates what fails.
 //
 // Model:     Write-ahead log, `synchronous=FULL`, exclusive locking, no automatic checkpoints. The tables' form is the
-//            number of migrations that were applied (`user_version`). The log is walked (CheckWal) before SQLite reads it.
+//            number of migrations that were applied (`user_version`). The log is walked (CheckWal) before SQLite reads
+//            it.
 // Owns:      The connection and the files PATH and PATH-wal.
 // Threads:   one at a time; the owner has the lock.
 // Lifecycle: Open(); Begin(), statements, Commit() or RollBack(). Close() writes the log into the database; the
 //            destructor alone writes and syncs nothing.
 // Units:     pages, of 4 KiB.
 // Fails:     Open(): FIELD_INVALID on a network file system, JOURNAL_LOCKED, JOURNAL_VERSION for a file of a newer
-//            program, JOURNAL_CORRUPT, STORAGE_FULL. Later: as FromSqlite(). After a failed write or sync the files are never
-//            written nor synced again: Begin() and Checkpoint() give JOURNAL_STOPPED, and reads go on.
+//            program, JOURNAL_CORRUPT, STORAGE_FULL. Later: as FromSqlite(). After a failed write or sync the files are
+//            never written nor synced again: Begin() and Checkpoint() give JOURNAL_STOPPED, and reads go on.
 class Database {
  public:
   struct Options {

@@ -10,8 +10,8 @@
 
 namespace penstock {
 
-// The name of a network file system by the number that statfs gives ("NFS"); "" for all others, and for FUSE, which does
-// not say what it stands for.
+// The name of a network file system by the number that statfs gives ("NFS"); "" for all others, and for FUSE, which
+// does not say what it stands for.
 std::string_view NetworkFileSystemName(int64_t type);
 
 // Refuses a folder on such a file system by its name.

@@ -34,20 +34,20 @@ class FileSystem;
 //
 // Model:     One thread takes what is in the queue as a group and commits it with one sync. An outcome goes with the
 //            calls that are in the queue, and by itself where there are none: it never waits for one. Large inputs are
-//            files (Blobs). A call is in the journal until a checkpoint holds its effect and Cut() takes it; its outcome
-//            stays, as OutcomeRetention says. The log is written into the database when the queue is empty, or when
-//            it has become too long.
-// Owns:      A folder: journal.db, journal.db-wal, journal.db-acknowledged, blobs/. Nobody else opens them: a program that
-//            closes a file of SQLite takes the locks away. FileSystem and Clock must outlive it.
-// Threads:   Any method from any thread; callbacks come on the journal's thread `ps-journal`, under no lock, in order of
-//            the sequences; after Close() on the caller's. A callback may call the journal, but for Close().
+//            files (Blobs). A call is in the journal until a checkpoint holds its effect and Cut() takes it; its
+//            outcome stays, as OutcomeRetention says. The log is written into the database when the queue is empty, or
+//            when it has become too long.
+// Owns:      A folder: journal.db, journal.db-wal, journal.db-acknowledged, blobs/. Nobody else opens them: a program
+//            that closes a file of SQLite takes the locks away. FileSystem and Clock must outlive it.
+// Threads:   Any method from any thread; callbacks come on the journal's thread `ps-journal`, under no lock, in order
+//            of the sequences; after Close() on the caller's. A callback may call the journal, but for Close().
 // Lifecycle: Open(); Read() for the replay; then the rest. Close() commits what is in the queue. The destructor closes.
-// Units:     Bytes. Sequences rise from call to call and may leave numbers out; none is used twice, but for one that was
-//            refused.
-// Fails:     Open(): as Database, and JOURNAL_CORRUPT by name for whatever is not what was written. Append(): STORAGE_FULL
-//            while the disk has less room than the headroom and the call need; nothing is accepted then, and the next
-//            one is tried anew. JOURNAL_STOPPED after a failed write or sync, until the journal is opened again: whether
-//            the calls that were in it are there is unknown till then. Reads go on.
+// Units:     Bytes. Sequences rise from call to call and may leave numbers out; none is used twice, but for one that
+//            was refused.
+// Fails:     Open(): as Database, and JOURNAL_CORRUPT by name for whatever is not what was written. Append():
+//            STORAGE_FULL while the disk has less room than the headroom and the call need; nothing is accepted then,
+//            and the next one is tried anew. JOURNAL_STOPPED after a failed write or sync, until the journal is opened
+//            again: whether the calls that were in it are there is unknown till then. Reads go on.
 class PipelineJournal {
  public:
   struct Options {
@@ -93,8 +93,8 @@ class PipelineJournal {
   absl::Status Read(int64_t from, const std::function<absl::Status(CallRow)>& visit) ABSL_LOCKS_EXCLUDED(database_mu_);
   // The bytes of an input of a row, compared with their digest.
   absl::StatusOr<std::string> ReadInput(const StoredInput& input) const;
-  // The call with this request id: with its outcome, or with kAccepted where it has none yet. Empty: there is none that is
-  // durable and not forgotten.
+  // The call with this request id: with its outcome, or with kAccepted where it has none yet. Empty: there is none that
+  // is durable and not forgotten.
   absl::StatusOr<std::optional<RecordedCall>> FindRequest(const std::string& identity, const std::string& method,
                                                           const std::string& request_id)
       ABSL_LOCKS_EXCLUDED(database_mu_, index_mu_);

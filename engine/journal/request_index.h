@@ -8,8 +8,8 @@
 
 namespace penstock {
 
-// Finds the call of a request id. It is made of verified rows when a journal is opened: an index of the database that is
-// damaged would hide a call from its retry, which would then be done twice.
+// Finds the call of a request id. It is made of verified rows when a journal is opened: an index of the database that
+// is damaged would hide a call from its retry, which would then be done twice.
 //
 // Model:     a map from identity, method and request id to a sequence. A call without a request id is in none.
 // Threads:   one at a time.

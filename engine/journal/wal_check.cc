@@ -68,8 +68,8 @@ WalHeader ReadHeader(std::string_view log) {
   return header;
 }
 
-// Where a header is broken, its page size and salts may be what is: any pair of frames at a usual distance that have the
-// same salts, one of them a commit, shows that the log was written.
+// Where a header is broken, its page size and salts may be what is: any pair of frames at a usual distance that have
+// the same salts, one of them a commit, shows that the log was written.
 bool HoldsCommit(std::string_view log) {
   for (size_t page_bytes = 512; page_bytes <= 65536; page_bytes *= 2) {
     const size_t frame_bytes = kFrameHeaderBytes + page_bytes;

@@ -1,4 +1,5 @@
-// Walks foreign logs of SQLite. Half of them get right checksums up to a frame, so that what comes behind one is reached.
+// Walks foreign logs of SQLite. Half of them get right checksums up to a frame, so that what comes behind one is
+// reached.
 
 #include <cstddef>
 #include <cstdint>

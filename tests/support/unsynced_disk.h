@@ -20,10 +20,11 @@ namespace penstock::testing {
 
 // Files and folders for our own code and, through a VFS of its own, for SQLite.
 //
-// Model:     Each file has two contents, each folder two lists of names: as programs see it, and as it was when it was last
-//            synced. A crash brings back the second ones, or, of each sector of 512 bytes and each name, one of the two at
-//            random. A file's name is durable when its folder was synced, as by a rename; SQLite syncs the folder with the
-//            first sync of a new log. What was open before a crash is dead: nothing that it does reaches the disk.
+// Model:     Each file has two contents, each folder two lists of names: as programs see it, and as it was when it was
+//            last synced. A crash brings back the second ones, or, of each sector of 512 bytes and each name, one of
+//            the two at random. A file's name is durable when its folder was synced, as by a rename; SQLite syncs the
+//            folder with the first sync of a new log. What was open before a crash is dead: nothing that it does
+//            reaches the disk.
 // Threads:   any method from any thread.
 // Example:   disk.Crash();
 //            journal.reset();                            // it belongs to the life before

@@ -1,5 +1,5 @@
-// The unsynced disk as SQLite sees it: https://www.sqlite.org/vfs.html. Without shared memory, which an exclusive lock makes
-// needless.
+// The unsynced disk as SQLite sees it: https://www.sqlite.org/vfs.html. Without shared memory, which an exclusive lock
+// makes needless.
 
 #include <sqlite3.h>
 

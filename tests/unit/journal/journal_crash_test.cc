@@ -19,7 +19,8 @@ using testing::Told;
 using testing::UnsyncedDisk;
 using testing::UpTo;
 
-// Acknowledges calls in several groups, with inputs in rows and in files, and outcomes; then power fails. What is wrong afterwards, or "".
+// Acknowledges calls in several groups, with inputs in rows and in files, and outcomes; then power fails. What is wrong
+// afterwards, or "".
 std::string WhatIsLost(JournalLife& life, int64_t calls) {
   if (const absl::Status opened = life.Open(); !opened.ok()) return absl::StrCat("open: ", opened.ToString());
   for (int64_t sequence = 1; sequence <= calls; ++sequence) {

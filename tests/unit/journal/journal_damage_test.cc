@@ -66,6 +66,14 @@ TEST_F(JournalDamage, ALogThatIsGone) {
   EXPECT_EQ(ReasonOf(life_.Open()), "JOURNAL_CORRUPT");
 }
 
+// The log of a journal that is open changes at any time, so it is not judged.
+TEST_F(JournalDamage, IsNotLookedForInAJournalThatIsOpen) {
+  Fill(20);
+  life_.disk.Flip(JournalLife::kLog, Content(JournalLife::kLog).size() / 2);
+  const auto second = PipelineJournal::Open(JournalLife::kFolder, &life_.clock, life_.options);
+  EXPECT_EQ(ReasonOf(second.status()), "JOURNAL_LOCKED") << second.status();
+}
+
 TEST_F(JournalDamage, AByteOfARowInTheDatabase) {
   Fill(5);
   CloseWell();
