@@ -369,49 +369,5 @@ TEST_F(PipelineJournalTest, WhatComesAfterTheEndIsRefused) {
   EXPECT_EQ(ReasonOf(life_.Cut(1)), "JOURNAL_STOPPED");
 }
 
-TEST_F(PipelineJournalTest, ACopyThatIsMadeWhileCallsGoOnOpensAsAJournal) {
-  for (int64_t sequence = 1; sequence <= 40; ++sequence) ASSERT_TRUE(life_.Append(sequence, 900).ok());
-  ASSERT_TRUE(life_.Append(41, 5000).ok());
-  absl::Notification copied;
-  Thread appender("ps-test", [&] {
-    for (int64_t sequence = 42; !copied.HasBeenNotified() || sequence < 60; ++sequence) {
-      ASSERT_TRUE(life_.Append(sequence, sequence % 7 == 0 ? 5000 : 900).ok());
-    }
-  });
-  const absl::Status backed_up = life_.journal->BackUp("/copies/one");
-  copied.Notify();
-  appender.Join();
-  ASSERT_TRUE(backed_up.ok()) << backed_up;
-  const int64_t last = life_.journal->last_sequence();
-  EXPECT_EQ(ReasonOf(life_.journal->BackUp("/copies/one")), "FIELD_INVALID");
-  life_.Crash();  // the copy is durable
-
-  auto copy = PipelineJournal::Open("/copies/one", &life_.clock, life_.options);
-  ASSERT_TRUE(copy.ok()) << copy.status();
-  EXPECT_GE((*copy)->last_sequence(), 41);
-  EXPECT_LE((*copy)->last_sequence(), last);
-  int64_t rows = 0;
-  ASSERT_TRUE((*copy)
-                  ->Read(0,
-                         [&](CallRow row) {
-                           EXPECT_EQ(row.sequence, ++rows);
-                           return (*copy)->ReadInput(row.inputs[0]).status();
-                         })
-                  .ok());
-  EXPECT_EQ(rows, (*copy)->last_sequence());
-  Told told;
-  (*copy)->Append(MakeCall(1000), {}, told.done());
-  EXPECT_TRUE(told.Wait().ok());
-}
-
-TEST_F(PipelineJournalTest, AContentThatIsCutDuringACopyStaysUntilItsEnd) {
-  ASSERT_TRUE(life_.Append(1, 5000).ok());
-  ASSERT_TRUE(life_.Settle(1).ok());
-  ASSERT_TRUE(life_.journal->BackUp("/copies/two").ok());
-  ASSERT_TRUE(life_.Cut(1).ok());
-  EXPECT_TRUE(life_.disk.List(JournalLife::kBlobs)->empty());
-  EXPECT_EQ(life_.disk.List("/copies/two/blobs")->size(), 1);
-}
-
 }  // namespace
 }  // namespace penstock
