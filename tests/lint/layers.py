@@ -23,6 +23,7 @@ LIBRARY_OF_INCLUDE = [
     (r"nlohmann/", "json"),
     (r"isa-l(/|\.h)", "isal"),
     (r"openssl/", "openssl"),
+    (r"sqlite3\.h$", "sqlite"),
     (r"(sys|arpa|net|netinet|linux)/|[^/]+$", "system"),
 ]
 LIBRARY_OF_LINK = [
@@ -38,6 +39,7 @@ LIBRARY_OF_LINK = [
     (r"isal$", "isal"),
     (r"jemalloc$", "jemalloc"),
     (r"OpenSSL::", "openssl"),
+    (r"SQLite::", "sqlite"),
     (r"(Threads::Threads|dl|rt|m)$", "system"),
 ]
 OPEN_TO_ALL = {"base", "absl", "system"}

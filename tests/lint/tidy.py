@@ -17,7 +17,7 @@ import compiler
 import tree
 
 CLANG_TIDY = "clang-tidy-14"
-FOLDERS = ("engine/base", "engine/schedule", "engine/observe", "engine/wire", "server/http", "server/metrics")
+FOLDERS = ("engine/base", "engine/schedule", "engine/observe", "engine/wire", "engine/journal", "server/http", "server/metrics")
 
 _USING = re.compile(r"^using (?!namespace\b|enum\b)[\w:]+::(\w+);", re.MULTILINE)
 _COMMENT = re.compile(r"//.*")
