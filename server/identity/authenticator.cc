@@ -25,9 +25,10 @@ absl::Status Invalid(std::string_view message) {
 
 absl::StatusOr<std::unique_ptr<Authenticator>> Authenticator::Create(const Options& options, FollowedFiles* files,
                                                                      Clock* clock) {
-  auto made = std::make_unique<Authenticator>(options.plaintext_role, clock);
+  auto made = std::make_unique<Authenticator>(options.anyone, clock);
   Authenticator* const into = made.get();
   if (!options.identity_map.empty()) {
+    made->knows_callers_ = true;
     const auto take = [into, path = options.identity_map](const std::vector<std::string>& contents) -> absl::Status {
       PENSTOCK_ASSIGN_OR_RETURN(IdentityMap map, IdentityMap::Parse(contents[0], path));
       into->map_.Set(std::move(map));
@@ -48,9 +49,8 @@ absl::StatusOr<std::unique_ptr<Authenticator>> Authenticator::Create(const Optio
 
 absl::StatusOr<Identity> Authenticator::Authenticate(const Shown& shown) const {
   if (!shown.tls) {
-    Identity identity;
+    Identity identity = anyone_;
     if (!shown.name.empty()) identity.name = std::string(shown.name);
-    identity.role = plaintext_role_;
     return identity;
   }
   if (shown.authorization.has_value()) return ByToken(*shown.authorization);

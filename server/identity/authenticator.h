@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -24,8 +25,8 @@ class FollowedFiles;
 
 // Says who calls, by the files as they are now.
 //
-// Model:     On a plaintext connection nobody is asked: a caller has the name that it gives itself, and the role of the
-//            listener. Under TLS a bearer token counts, or, in a call without one, the client's certificate: the first
+// Model:     On a plaintext connection nobody is asked: a caller has the name that it gives itself, and what `anyone`
+//            may. Under TLS a bearer token counts, or, in a call without one, the client's certificate: the first
 //            of its SAN's URIs and DNS names that the map has. Expiry, token and line are looked at for each call: a
 //            connection outlives them.
 // Owns:      what the files held last, and the certificates that it has read lately. The Clock outlives it, and it the
@@ -38,7 +39,7 @@ class Authenticator {
   struct Options {
     std::string identity_map;  // a path; empty: only plaintext is spoken
     std::string token_file;    // a path; empty: no tokens
-    Role plaintext_role = Role::kAdmin;
+    Identity anyone = {};      // who a caller in plaintext is, but for its name
   };
   // What a call shows.
   struct Shown {
@@ -51,9 +52,11 @@ class Authenticator {
   static absl::StatusOr<std::unique_ptr<Authenticator>> Create(const Options& options, FollowedFiles* files,
                                                                Clock* clock);
   // Where everything is plaintext: no file, nothing can fail.
-  Authenticator(Role plaintext_role, Clock* clock) : plaintext_role_(plaintext_role), clock_(clock) {}
+  Authenticator(Identity anyone, Clock* clock) : anyone_(std::move(anyone)), clock_(clock) {}
 
   absl::StatusOr<Identity> Authenticate(const Shown& shown) const;
+  // False where everything is plaintext: then a caller shows nothing but a name.
+  bool knows_callers() const { return knows_callers_; }
 
  private:
   using PeerPointer = std::shared_ptr<const PeerCertificate>;
@@ -63,7 +66,8 @@ class Authenticator {
   // Read once for the calls of a connection, and of those that show the same.
   absl::StatusOr<PeerPointer> Read(std::string_view pem) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  const Role plaintext_role_;
+  const Identity anyone_;
+  bool knows_callers_ = false;  // constant after Create()
   Clock* const clock_;
   Published<IdentityMap> map_;
   Published<TokenFile> tokens_;

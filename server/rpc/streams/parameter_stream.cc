@@ -21,17 +21,18 @@ constexpr int kMaxParameterNames = 4096;
 
 }  // namespace
 
-ParameterStream::ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context)
-    : ChunkStream(context, environment.timers, environment.clock), environment_(environment) {}
+ParameterStream::ParameterStream(const MethodGate& gate, const ServiceEnvironment& environment,
+                                 grpc::CallbackServerContext* context)
+    : ChunkStream(context, environment.timers, environment.clock), gate_(gate), environment_(environment) {}
 
 void ParameterStream::Begin(const grpc::ByteBuffer& request) {
   Run([&] { return Accept(request); });
 }
 
 absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Identity identity, gate_.Enter(*context()));
   v1::ReadParametersRequest request;
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kSpecificationMessageBytes, &request));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
   PENSTOCK_ASSIGN_OR_RETURN(const std::string session, SessionOf(*context()));
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request.chunk_size()));
   if (request.gradients() && request.include_optimizer_state()) {
@@ -46,11 +47,11 @@ absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
     if (seen.insert(request.names(i)).second) continue;
     return InvalidField(absl::StrCat("names[", i, "]"), "must not name a parameter again", Shortened(request.names(i)));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
-  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(caller, pipeline->name()));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, identity, request.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(identity.name, pipeline->name()));
   Keep(place);
   pipeline->ReadParameters(
-      {.caller = caller, .session = session, .place = std::move(place)},
+      {.caller = identity.name, .session = session, .place = std::move(place)},
       {.names = {request.names().begin(), request.names().end()},
        .content = request.gradients()                 ? ReadContent::kGradients
                   : request.include_optimizer_state() ? ReadContent::kWithOptimizer

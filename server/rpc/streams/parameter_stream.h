@@ -7,6 +7,7 @@
 #include "engine/base/cancel_token.h"
 #include "engine/serve/served_pipeline.h"
 #include "penstock/v1/state.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/streams/chunk_stream.h"
 
@@ -19,7 +20,7 @@ namespace penstock {
 // Fails:     as ServedPipeline::ReadParameters(); CALLER_QUOTA.
 class ParameterStream final : public ChunkStream {
  public:
-  ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
+  ParameterStream(const MethodGate& gate, const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
 
   // Reads the request and goes on by itself. After Start().
   void Begin(const grpc::ByteBuffer& request);
@@ -30,6 +31,7 @@ class ParameterStream final : public ChunkStream {
   void OnAllSent() override { snapshot_.reset(); }
   void OnEnded() override { left_->Cancel(); }
 
+  const MethodGate& gate_;
   const ServiceEnvironment environment_;
   const std::shared_ptr<CancelToken> left_ = std::make_shared<CancelToken>();  // cancelled when the reader has gone
   int64_t chunk_bytes_ = 0;

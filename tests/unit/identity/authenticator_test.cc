@@ -97,7 +97,7 @@ TEST_F(AuthenticatorTest, MapAndTokensAreThoseOfTheMoment) {
 }
 
 TEST_F(AuthenticatorTest, InPlaintextACallerHasTheNameThatItGives) {
-  Authenticator open(Role::kInfer, &clock_);
+  Authenticator open(Identity{.role = Role::kInfer}, &clock_);
   const auto named = open.Authenticate({.name = "ann"});
   EXPECT_EQ(named->name, "ann");
   EXPECT_EQ(named->role, Role::kInfer);
