@@ -197,8 +197,8 @@ def test_pipelines_outside_the_pattern_are_not_there(tls: Daemon, identities: Id
         assert (refused.value.code, refused.value.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ROLE_MISSING")
         own = create_mlp(trainer, PATTERN.replace("*", "mlp"))
         own.train_step(*mlp_batch(0))
-        assert sorted(pipeline.name for pipeline in admin.list_pipelines()) == ["others", "own-mlp"]
-        assert [pipeline.name for pipeline in trainer.list_pipelines()] == ["own-mlp"]
+        assert sorted(pipeline.name for pipeline in admin.list_pipelines()) == ["pipelines/others", "pipelines/own-mlp"]
+        assert [pipeline.name for pipeline in trainer.list_pipelines()] == ["pipelines/own-mlp"]
         own.delete()
         other.delete()
 
