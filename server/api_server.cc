@@ -65,13 +65,14 @@ absl::Status CheckApiAddress(const std::string& listen, bool insecure, const std
   }
   PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(listen, field));
   if (address.IsLoopback() || insecure) return absl::OkStatus();
-  return InvalidField(field, "is plaintext beyond this host and needs --insecure", listen);
+  return InvalidField(field, "is plaintext beyond this host and needs --tls-cert or --insecure", listen);
 }
 
 absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& options,
                                                              const std::vector<grpc::Service*>& services,
                                                              ServerMetrics* metrics, Clock* clock) {
-  PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure, options.field));
+  PENSTOCK_RETURN_IF_ERROR(
+      CheckApiAddress(options.listen, options.insecure || options.credentials != nullptr, options.field));
   const bool is_unix = IsUnix(options.listen);
   ListenAddress address;
   if (!is_unix) {
@@ -82,7 +83,9 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& opti
   grpc::ServerBuilder builder;
   SetConnections(options, &builder);
   int port = 0;
-  builder.AddListeningPort(is_unix ? options.listen : address.ToString(), grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(is_unix ? options.listen : address.ToString(),
+                           options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials(),
+                           &port);
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(std::make_unique<CallMetricsFactory>(metrics, clock));
@@ -102,7 +105,8 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& opti
         .With("value", options.listen);
   }
   if (!is_unix) address.port = port;
-  return std::unique_ptr<ApiServer>(new ApiServer(std::move(server), is_unix ? options.listen : address.ToString()));
+  return std::unique_ptr<ApiServer>(
+      new ApiServer(options.credentials, std::move(server), is_unix ? options.listen : address.ToString()));
 }
 
 ApiServer::~ApiServer() { server_->Shutdown(); }

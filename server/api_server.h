@@ -11,6 +11,7 @@
 #include "engine/base/clock.h"
 #include "engine/observe/metrics.h"
 #include "grpcpp/impl/codegen/service_type.h"
+#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 
 namespace penstock {
@@ -24,7 +25,7 @@ absl::Status CheckApiAddress(const std::string& listen, bool insecure, const std
 
 // Listens for calls until it is closed.
 //
-// Model:     one port or Unix socket (mode 0600), plaintext, identity compression only; keepalive and
+// Model:     one port, or Unix socket (mode 0600), plaintext or with TLS; identity compression only; keepalive and
 //            memory limits as the protocol says.
 // Owns:      the server. Services, metrics and clock outlive it.
 // Threads:   those of gRPC's callback API.
@@ -37,6 +38,7 @@ class ApiServer {
     std::string listen;
     std::string field = "--listen";  // as errors name it
     bool insecure = false;
+    std::shared_ptr<grpc::ServerCredentials> credentials = {};  // null: plaintext; for one server
     int64_t max_message_bytes = 0;
     int64_t memory_bytes = 0;
     const Tracer* tracer = nullptr;  // null: no call is traced; outlives the server
@@ -54,9 +56,11 @@ class ApiServer {
   void Shutdown(absl::Duration patience);
 
  private:
-  ApiServer(std::unique_ptr<grpc::Server> server, std::string address)
-      : server_(std::move(server)), address_(std::move(address)) {}
+  ApiServer(std::shared_ptr<grpc::ServerCredentials> credentials, std::unique_ptr<grpc::Server> server,
+            std::string address)
+      : credentials_(std::move(credentials)), server_(std::move(server)), address_(std::move(address)) {}
 
+  const std::shared_ptr<grpc::ServerCredentials> credentials_;  // new connections ask it
   std::unique_ptr<grpc::Server> server_;
   const std::string address_;
 };

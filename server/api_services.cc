@@ -12,7 +12,7 @@ namespace penstock {
 
 ApiServices::ApiServices(const Parts& parts) {
   const ServiceEnvironment& environment = parts.environment;
-  Add<AdminServiceImpl>(v1::AdminService::service_full_name(), parts.info);
+  Add<AdminServiceImpl>(v1::AdminService::service_full_name(), environment.authenticator, parts.info);
   handles_ = Add<HandleServiceImpl>(v1::HandleService::service_full_name(), environment);
   insight_ = Add<InsightServiceImpl>(v1::InsightService::service_full_name(), environment, parts.trace_jobs);
   Add<ModelServiceImpl>(v1::ModelService::service_full_name(), environment, parts.models);
@@ -20,15 +20,16 @@ ApiServices::ApiServices(const Parts& parts) {
   Add<StateServiceImpl>(v1::StateService::service_full_name(), environment);
   Add<WorkServiceImpl>(v1::WorkService::service_full_name(), environment);
   Add<InferenceServiceImpl>(inference::GRPCInferenceService::service_full_name(), environment, parts.inference);
-  health_ =
-      Add<HealthServiceImpl>(grpc::health::v1::Health::service_full_name(), environment.timers, environment.clock);
+  health_ = Add<HealthServiceImpl>(grpc::health::v1::Health::service_full_name(), environment.authenticator,
+                                   environment.timers, environment.clock);
   // Reflection lists itself too.
   const std::string reflection = grpc::reflection::v1::ServerReflection::service_full_name();
   const std::string reflection_alpha = grpc::reflection::v1alpha::ServerReflection::service_full_name();
   std::vector<std::string> names = names_;
   names.insert(names.end(), {reflection, reflection_alpha});
-  Add<ReflectionServiceV1>(reflection, names, environment.timers, environment.clock);
-  Add<ReflectionServiceV1Alpha>(reflection_alpha, names, environment.timers, environment.clock);
+  Add<ReflectionServiceV1>(reflection, environment.authenticator, names, environment.timers, environment.clock);
+  Add<ReflectionServiceV1Alpha>(reflection_alpha, environment.authenticator, names, environment.timers,
+                                environment.clock);
 }
 
 ApiServices::~ApiServices() = default;

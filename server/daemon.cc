@@ -33,6 +33,7 @@
 #include "proto/message_json.h"
 #include "server/api_server.h"
 #include "server/api_services.h"
+#include "server/credential_files.h"
 #include "server/folder_checks.h"
 #include "server/http/http_server.h"
 #include "server/liveness.h"
@@ -43,10 +44,12 @@
 #include "server/rpc/admission.h"
 #include "server/rpc/call_metrics.h"
 #include "server/rpc/convert/page_token.h"
+#include "server/rpc/method_roles.h"
 #include "server/rpc/services/health_service.h"
 #include "server/server_info.h"
 #include "server/state_lock.h"
 #include "server/status_sources.h"
+#include "server/tls_credentials.h"
 
 namespace penstock {
 namespace {
@@ -98,7 +101,8 @@ ServedPipeline::Options HostingOptions(const DaemonOptions& options) {
 }  // namespace
 
 absl::Status CheckOptions(const DaemonOptions& options) {
-  PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure));
+  PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.listen, options.insecure || !options.tls_cert.empty()));
+  PENSTOCK_RETURN_IF_ERROR(CredentialFiles::Open(options, RealClock()).status());
   if (!options.health_listen.empty()) {
     PENSTOCK_RETURN_IF_ERROR(CheckApiAddress(options.health_listen, /*insecure=*/true, "--health-listen"));
   }
@@ -122,12 +126,13 @@ class Daemon::Parts {
 
   absl::Status Start() {
     PENSTOCK_RETURN_IF_ERROR(OpenState());
+    PENSTOCK_ASSIGN_OR_RETURN(credentials_, CredentialFiles::Open(options_, clock_));
     PENSTOCK_ASSIGN_OR_RETURN(tracing_, RequestTracing::Create(options_, epoch_, clock_));
     PENSTOCK_RETURN_IF_ERROR(OpenDevices());
     PENSTOCK_RETURN_IF_ERROR(OpenMemory());
     OpenPipelines();
     PENSTOCK_RETURN_IF_ERROR(OpenUploads());
-    MakeServices();
+    PENSTOCK_RETURN_IF_ERROR(MakeServices());
     FollowLifecycle();
     PENSTOCK_RETURN_IF_ERROR(Listen());
     LogInfo("listening", {{"api", api_address()},
@@ -264,10 +269,11 @@ class Daemon::Parts {
             .clock = clock_,
             .metrics = &registry_,
             .admission = admission_.get(),
-            .page_tokens = &page_tokens_};
+            .page_tokens = &page_tokens_,
+            .authenticator = credentials_.authenticator.get()};
   }
 
-  void MakeServices() {
+  absl::Status MakeServices() {
     services_ = std::make_unique<ApiServices>(ApiServices::Parts{
         .environment = Environment(),
         .trace_jobs = trace_jobs_.get(),
@@ -276,7 +282,9 @@ class Daemon::Parts {
         .info = [this] { return Info(); },
         .inference = {.version = PENSTOCK_VERSION,
                       .ready = [this] { return lifecycle_.state() == LifecycleState::kReady; }}});
+    PENSTOCK_RETURN_IF_ERROR(CheckMethodRoles(services_->names()));
     for (const std::string& service : services_->names()) AddServiceMetrics(service, &registry_.server());
+    return absl::OkStatus();
   }
 
   // Health, admission and the readiness metrics follow the state of the daemon.
@@ -306,9 +314,17 @@ class Daemon::Parts {
     });
   }
 
+  // Null: plaintext.
+  std::shared_ptr<grpc::ServerCredentials> ApiCredentials() {
+    if (credentials_.certificates == nullptr) return nullptr;
+    credentials_.followed->Start();
+    return MakeTlsCredentials(credentials_.certificates, credentials_.authenticator.get(), &registry_.server());
+  }
+
   absl::Status Listen() {
     PENSTOCK_ASSIGN_OR_RETURN(api_, ApiServer::Create({.listen = options_.listen,
                                                        .insecure = options_.insecure,
+                                                       .credentials = ApiCredentials(),
                                                        .max_message_bytes = options_.max_message_bytes,
                                                        .memory_bytes = options_.grpc_memory_bytes,
                                                        .tracer = &tracing_->tracer()},
@@ -444,6 +460,7 @@ class Daemon::Parts {
   std::unique_ptr<ModelUploads> uploads_;
   std::unique_ptr<Admission> admission_;
   PageTokens page_tokens_;
+  CredentialFiles credentials_;
   std::unique_ptr<ApiServices> services_;
   std::atomic<bool> live_ = true;
   Lifecycle lifecycle_;

@@ -152,6 +152,22 @@ const std::vector<DaemonFlag>& DaemonFlags() {
        [](const Values& values, const std::string& field, O* options) {
          return SetBool(values, field, &options->insecure);
        }},
+      Text("tls-cert", "",
+           "Certificate of the API as PEM, with those that it is signed by; read again when it changes; unset: "
+           "plaintext",
+           &O::tls_cert),
+      Text("tls-key", "", "Its private key as PEM, without a password", &O::tls_key),
+      Text("tls-client-ca", "",
+           "Certificates as PEM that sign those of clients, whose SAN stands in --identity-map; unset: none",
+           &O::tls_client_ca),
+      Text("identity-map", "",
+           "File that says who is who, one line each: identity, role (viewer, infer, train, admin), pattern of "
+           "pipelines; "
+           "needed with --tls-cert",
+           &O::identity_map),
+      Text("token-file", "",
+           "File of bearer tokens, one line each: SHA-256, identity and, if it ends, when (RFC 3339); unset: none",
+           &O::token_file),
       Text("health-listen", "off",
            "Address of a second port that answers grpc.health.v1 and nothing else, in plaintext, for probes: HOST:PORT",
            &O::health_listen),

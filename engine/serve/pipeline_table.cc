@@ -31,11 +31,6 @@ absl::Status TableError(absl::StatusCode code, std::string_view reason, std::str
   return Error(code, reason, message).With("pipeline", Shortened(name)).With("value", Shortened(name));
 }
 
-absl::Status NotFound(const std::string& name) {
-  return TableError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
-                    absl::StrCat("there is no pipeline ", Shortened(name)), name);
-}
-
 absl::Status Draining() {
   return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
 }
@@ -54,6 +49,11 @@ PipelineEntry Present(PipelineEntry entry) {
 }
 
 }  // namespace
+
+absl::Status PipelineNotFound(const std::string& name) {
+  return TableError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
+                    absl::StrCat("there is no pipeline ", Shortened(name)), name);
+}
 
 PipelineTable::PipelineTable(Options options)
     : max_pipelines_(options.max_pipelines),
@@ -276,7 +276,7 @@ void PipelineTable::LookForPlans(const std::string& caller, PipelineSpec spec, s
 absl::StatusOr<PipelineEntry> PipelineTable::Get(const std::string& name) const {
   absl::MutexLock lock(&mu_);
   auto found = entries_.find(name);
-  if (found == entries_.end()) return NotFound(name);
+  if (found == entries_.end()) return PipelineNotFound(name);
   return Present(found->second);
 }
 
@@ -318,7 +318,7 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
   const Start start = [&](std::optional<Standing>*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (draining_) return Draining();  // what there is will be saved
     auto found = entries_.find(name);
-    if (found == entries_.end()) return NotFound(name);
+    if (found == entries_.end()) return PipelineNotFound(name);
     PipelineEntry& entry = found->second;
     if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
       return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",

@@ -5,10 +5,12 @@
 
 #include "absl/status/statusor.h"
 #include "engine/serve/served_pipeline.h"
+#include "server/identity/identity.h"
 
 namespace penstock {
 
 class Admission;
+class Authenticator;
 class CheckpointReader;
 class CheckpointStore;
 class Clock;
@@ -29,12 +31,21 @@ struct ServiceEnvironment {
   MetricsRegistry* metrics = nullptr;
   Admission* admission = nullptr;
   const PageTokens* page_tokens = nullptr;
+  const Authenticator* authenticator = nullptr;
 };
 
-// The live pipeline that a resource name means.
+// Whether there may be such a pipeline for the caller. Fails: PIPELINE_NOT_FOUND, as if there were none.
+absl::Status CheckSees(const Identity& identity, const std::string& pipeline);
+
+// The live pipeline of an identifier.
 //
-// Fails:     NAME_INVALID naming `field`; PIPELINE_NOT_FOUND, PIPELINE_NOT_READY.
+// Fails:     PIPELINE_NOT_FOUND, also for one that the caller may not know of; PIPELINE_NOT_READY.
+absl::StatusOr<std::shared_ptr<ServedPipeline>> LivePipeline(const ServiceEnvironment& environment,
+                                                             const Identity& identity, const std::string& pipeline);
+
+// The same of a resource name. Fails: NAME_INVALID naming `field`, too.
 absl::StatusOr<std::shared_ptr<ServedPipeline>> FindPipeline(const ServiceEnvironment& environment,
-                                                             const std::string& name, const char* field);
+                                                             const Identity& identity, const std::string& name,
+                                                             const char* field);
 
 }  // namespace penstock

@@ -39,19 +39,19 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message) 
 bool UnaryCallBase::Start() {
   self_ = shared_from_this();
   trace_ = TraceOf(*context_);
-  absl::StatusOr<std::string> caller = CallerOf(*context_);
-  if (!caller.ok()) {
-    Fail(caller.status());
+  absl::StatusOr<Identity> identity = gate_.Enter(*context_);
+  if (!identity.ok()) {
+    Fail(identity.status());
     return false;
   }
-  caller_ = *std::move(caller);
+  identity_ = *std::move(identity);
   absl::StatusOr<std::string> session = SessionOf(*context_);
   if (!session.ok()) {
     Fail(session.status());
     return false;
   }
   session_ = *std::move(session);
-  if (trace_ != nullptr) trace_->Set("penstock.caller", caller_);
+  if (trace_ != nullptr) trace_->Set("penstock.caller", identity_.name);
   return true;
 }
 

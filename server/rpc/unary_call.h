@@ -21,6 +21,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/rpc/convert/message_limits.h"
+#include "server/rpc/method_gate.h"
 #include "server/tracing/tracer.h"
 
 namespace penstock {
@@ -44,7 +45,9 @@ grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
 // Lifecycle: a cancel by the caller runs what OnCancelled() was given and ends the call.
 class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<UnaryCallBase> {
  public:
-  UnaryCallBase(grpc::CallbackServerContext* context, grpc::ByteBuffer* answer) : context_(context), answer_(answer) {}
+  // The gate is the method's, and outlives the server's calls.
+  UnaryCallBase(const MethodGate& gate, grpc::CallbackServerContext* context, grpc::ByteBuffer* answer)
+      : gate_(gate), context_(context), answer_(answer) {}
 
   // Replies with an error; the request id, if it was set, goes with it.
   void Fail(const absl::Status& error);
@@ -55,8 +58,10 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   void OnCancelled(std::function<void()> action) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Who calls, and which of its programs; set by Start().
-  const std::string& caller() const { return caller_; }
+  const Identity& identity() const { return identity_; }
+  const std::string& caller() const { return identity_.name; }
   const std::string& session() const { return session_; }
+  const MethodGate& gate() const { return gate_; }
   grpc::CallbackServerContext& context() { return *context_; }
   // Errors will name it.
   void set_request_id(std::string id);
@@ -67,7 +72,7 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   // Released just before the reply is sent, so that the caller's next call finds the place free.
   void Keep(std::shared_ptr<void> ticket) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Reads the caller; on failure the call is answered and false is returned. The call keeps itself
+  // Lets the caller in; on failure the call is answered and false is returned. The call keeps itself
   // alive from here on.
   bool Start();
 
@@ -81,9 +86,10 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   bool Claim() { return !claimed_.exchange(true); }
   void DropKept() ABSL_LOCKS_EXCLUDED(mu_);  // action and ticket, once claimed
 
+  const MethodGate& gate_;
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const answer_;  // good until Finish()
-  std::string caller_;
+  Identity identity_;
   std::string session_;
   std::string request_id_;
   std::shared_ptr<RequestTrace> trace_;
@@ -120,7 +126,7 @@ class UnaryCall final : public UnaryCallBase {
 template <typename Request, typename Response>
 using UnaryCallPtr = std::shared_ptr<UnaryCall<Request, Response>>;
 
-// Runs a unary method: caller, then `handler(call)`, which replies now or later; what it throws is the call's error.
+// Runs a unary method: the gate, then `handler(call)`, which replies now or later; what it throws is the call's error.
 // All closures that may reply share what `handler` is given.
 template <typename Call, typename Handler>
 grpc::ServerUnaryReactor* RunUnary(const std::shared_ptr<Call>& call, Handler&& handler) {
@@ -140,11 +146,12 @@ grpc::ServerUnaryReactor* RunUnary(const std::shared_ptr<Call>& call, Handler&& 
   return call.get();
 }
 
-// The same with messages: size, parse, caller, then `handler(call)`, which replies now or later.
+// The same with messages: the gate, size, parse, then `handler(call)`, which replies now or later.
 template <typename Request, typename Response, typename Handler>
-grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                     grpc::ByteBuffer* response, int64_t max_bytes, Handler&& handler) {
-  return RunUnary(std::make_shared<UnaryCall<Request, Response>>(context, response),
+grpc::ServerUnaryReactor* ServeUnary(const MethodGate& gate, grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response, int64_t max_bytes,
+                                     Handler&& handler) {
+  return RunUnary(std::make_shared<UnaryCall<Request, Response>>(gate, context, response),
                   [&](const UnaryCallPtr<Request, Response>& call) {
                     const absl::Status parsed = ParseMessage(*request, max_bytes, &call->request());
                     if (!parsed.ok()) return call->Fail(parsed);

@@ -38,7 +38,14 @@ def test_the_table_of_flags_is_the_daemons(flags: dict[str, Document]) -> None:
 @pytest.mark.parametrize("form", ["flag", "environment", "file"])
 def test_every_flag_has_three_forms(form: str, flags: dict[str, Document], tmp_path: pathlib.Path) -> None:
     """One name, three forms, all accepted with the default as the value; a wrong value is refused by that name."""
+    certificates = tmp_path / "certificates"
+    subprocess.run([ROOT / "deploy/dev_certs.sh", certificates], check=True)
+    (certificates / "map").write_text("spiffe://penstock/admin admin *\n")
+    (certificates / "tokens").write_text("")
     values = {name: flag["default"] for name, flag in flags.items() if flag["default"]}
+    values |= {"tls-cert": f"{certificates}/server.crt", "tls-key": f"{certificates}/server.key",
+               "tls-client-ca": f"{certificates}/ca.crt", "identity-map": f"{certificates}/map",
+               "token-file": f"{certificates}/tokens"}  # fmt: skip
     values |= {"state-dir": str(tmp_path / "state"), "model-root": str(tmp_path), "device": "cpu:0", "device-memory": "cpu:0=1GiB",
                "layer-library": os.environ["PENSTOCK_TEST_LAYERS"],
                "otlp-file": str(tmp_path / "spans"), "otlp-endpoint": "http://localhost:4318"}  # fmt: skip

@@ -66,6 +66,7 @@ class Daemon:
         self.address = f"127.0.0.1:{api}"
         self.metrics_address = f"127.0.0.1:{metrics}"
         self.admin_address = f"127.0.0.1:{admin}"
+        self.probe_address = self.address  # which tells in plaintext when it is ready
         self._command = [
             *prefix,
             BINARY,
@@ -94,7 +95,7 @@ class Daemon:
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + START_SECONDS
-        with grpc.insecure_channel(self.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        with grpc.insecure_channel(self.probe_address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             health = health_pb2_grpc.HealthStub(channel)
             while True:
                 assert self.alive(), f"the daemon has ended while it started:\n{self.log}"

@@ -15,6 +15,7 @@ import grpc
 from google.protobuf.message import Message
 
 from penstock.channels import Traceparent
+from penstock.credentials import CredentialFiles
 from penstock.deadline import Deadline, grpc_seconds
 from penstock.endpoint import Endpoint
 from penstock.errors import PenstockError
@@ -31,9 +32,15 @@ class Attempts(Endpoint):
     """What calls one daemon, without repeating. May be used from any thread."""
 
     def __init__(
-        self, address: str, caller: str | None, timeout: float, retry_for: float, traceparent: Traceparent = None
+        self,
+        address: str,
+        caller: str | None,
+        timeout: float,
+        retry_for: float,
+        traceparent: Traceparent = None,
+        files: CredentialFiles = CredentialFiles(),
     ) -> None:
-        super().__init__(grpc.insecure_channel, address, caller, timeout, retry_for, traceparent)
+        super().__init__(grpc, address, caller, timeout, retry_for, traceparent, files)
         self._releases = Releases(self._send_releases)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 from google.protobuf.message import Message
 
 from penstock import chunks
@@ -44,13 +45,14 @@ class Channels:
     """Two channels to one daemon: calls that move much data, and all others. May be used from any thread.
 
     Args:
-        open_channel: gRPC's ``insecure_channel`` for threads or for asyncio.
+        library: gRPC for threads or for asyncio.
         address: ``host``, ``host:port`` or ``unix:PATH``.
+        credentials: what TLS needs; ``None``: plaintext.
     """
 
-    def __init__(self, open_channel: Callable[..., Any], address: str) -> None:
-        self.data = open_channel(target_of(address), options=_OPTIONS)
-        self.control = open_channel(target_of(address), options=_OPTIONS)
+    def __init__(self, library: Any, address: str, credentials: grpc.ChannelCredentials | None = None) -> None:
+        self.data = _open(library, target_of(address), credentials)
+        self.control = _open(library, target_of(address), credentials)
         self._lock = threading.Lock()
         self._calls: dict[tuple[str, str], Any] = {}
 
@@ -65,6 +67,12 @@ class Channels:
                     response_deserializer=_deserializer_of(method, answer),
                 )
             return self._calls[kind, method]
+
+
+def _open(library: Any, target: str, credentials: grpc.ChannelCredentials | None) -> Any:
+    if credentials is None:
+        return library.insecure_channel(target, options=_OPTIONS)
+    return library.secure_channel(target, credentials, options=_OPTIONS)
 
 
 def target_of(address: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
 from penstock.channels import Channels, Traceparent, metadata_of
+from penstock.credentials import CredentialFiles, channel_credentials
 from penstock.errors import PenstockError
 
 
@@ -16,7 +16,7 @@ class Endpoint:
     """One daemon, and who calls it. Makes no calls.
 
     Args:
-        open_channel: gRPC's ``insecure_channel`` for threads or for asyncio.
+        library: gRPC for threads or for asyncio.
         address: ``host``, ``host:port`` or ``unix:PATH``.
         caller: sent as ``penstock-caller``; it separates owners among honest clients. ``None``: the daemon's ``local``.
         timeout: seconds that the daemon may take to answer an attempt, waiting not included.
@@ -24,19 +24,21 @@ class Endpoint:
             daemon is UNAVAILABLE.
         traceparent: of the W3C, sent with each call, so that the daemon's spans belong to that trace; a function is
             asked before each. ``None``: the variable ``TRACEPARENT``, if it is set.
+        files: of certificates and of a token; none: plaintext.
 
     Raises:
-        ValueError: no daemon has that address, no caller that name, or a time is none.
+        ValueError: no daemon has that address, no caller that name, a time is none, or a file can't be used.
     """
 
     def __init__(
         self,
-        open_channel: Callable[..., Any],
+        library: Any,
         address: str,
         caller: str | None,
         timeout: float,
         retry_for: float,
         traceparent: Traceparent,
+        files: CredentialFiles,
     ) -> None:
         if not timeout > 0:
             raise ValueError(f"timeout: must be more than 0 seconds, got {timeout}")
@@ -47,7 +49,7 @@ class Endpoint:
         self.retry_for = retry_for
         self.closed = False
         self._metadata = metadata_of(caller, traceparent)
-        self._channels = Channels(open_channel, address)
+        self._channels = Channels(library, address, channel_credentials(files))
 
     def _callable(self, kind: str, method: str, answer: type[Message]) -> Any:
         """What calls ``Service/Method``; ``kind`` as gRPC names it, such as ``unary_stream``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -92,6 +93,9 @@ class PenstockError(Exception):
         said = error.details() or ""
         if address and error.code() == grpc.StatusCode.UNAVAILABLE:
             said = f"no daemon answers at {address} ({said})"
+        # A stranger's call is ended before the daemon can give details: its reason begins the message.
+        if error.code() == grpc.StatusCode.UNAUTHENTICATED and (found := re.match(r"(CREDENTIAL_[A-Z]+): ", said)):
+            return cls(error.code(), found[1], said[found.end() :])
         return cls(error.code(), "", said, retry_delay=pushback)
 
 

@@ -60,8 +60,12 @@ class _Channel:
     unary_stream = stream_stream = unary_unary
 
 
+class _Library:
+    insecure_channel = _Channel
+
+
 def test_calls_that_move_much_data_have_a_connection_of_their_own() -> None:
-    channels = Channels(_Channel, "localhost")
+    channels = Channels(_Library, "localhost")
     much = [
         "WorkService/TrainStep",
         "HandleService/PutTensors",

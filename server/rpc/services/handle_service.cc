@@ -80,12 +80,12 @@ HandleServiceImpl::HandleServiceImpl(const ServiceEnvironment& environment)
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* HandleServiceImpl::PutTensors(
     grpc::CallbackServerContext* context) {
-  return new PutStream(environment_, puts_, context);
+  return new PutStream(gate_.Of("PutTensors"), environment_, puts_, context);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* HandleServiceImpl::FetchHandle(grpc::CallbackServerContext* context,
                                                                            const grpc::ByteBuffer* request) {
-  auto stream = std::make_shared<FetchStream>(environment_, context);
+  auto stream = std::make_shared<FetchStream>(gate_.Of("FetchHandle"), environment_, context);
   stream->Start();
   stream->Begin(*request);
   return stream.get();
@@ -94,7 +94,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* HandleServiceImpl::FetchHandle(grpc:
 grpc::ServerUnaryReactor* HandleServiceImpl::WaitHandles(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<v1::WaitHandlesRequest, v1::WaitHandlesResponse>(
-      context, request, response, kNamesMessageBytes, [this](const auto& call) {
+      gate_.Of("WaitHandles"), context, request, response, kNamesMessageBytes, [this](const auto& call) {
         if (absl::Status accepted = Wait(call); !accepted.ok()) call->Fail(accepted);
       });
 }
@@ -126,7 +126,7 @@ absl::Status HandleServiceImpl::Wait(const UnaryCallPtr<v1::WaitHandlesRequest, 
 grpc::ServerUnaryReactor* HandleServiceImpl::GetHandle(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<v1::GetHandleRequest, v1::Handle>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
+      gate_.Of("GetHandle"), context, request, response, kControlMessageBytes, [this](const auto& call) {
         const auto name = HandleName::Parse(call->request().name());
         if (!name.ok()) return call->Fail(name.status());
         const auto info = environment_.handles->Get(call->caller(), *name);
@@ -138,7 +138,7 @@ grpc::ServerUnaryReactor* HandleServiceImpl::GetHandle(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* HandleServiceImpl::ListHandles(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<v1::ListHandlesRequest, v1::ListHandlesResponse>(
-      context, request, response, kControlMessageBytes,
+      gate_.Of("ListHandles"), context, request, response, kControlMessageBytes,
       [this](const auto& call) { call->Answer(List(call->caller(), call->request())); });
 }
 
@@ -171,7 +171,7 @@ absl::StatusOr<v1::ListHandlesResponse> HandleServiceImpl::List(const std::strin
 grpc::ServerUnaryReactor* HandleServiceImpl::RenewHandles(grpc::CallbackServerContext* context,
                                                           const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<v1::RenewHandlesRequest, v1::RenewHandlesResponse>(
-      context, request, response, kNamesMessageBytes,
+      gate_.Of("RenewHandles"), context, request, response, kNamesMessageBytes,
       [this](const auto& call) { call->Answer(Renew(call->caller(), call->request())); });
 }
 
@@ -202,7 +202,7 @@ grpc::ServerUnaryReactor* HandleServiceImpl::ReleaseHandles(grpc::CallbackServer
                                                             const grpc::ByteBuffer* request,
                                                             grpc::ByteBuffer* response) {
   return ServeUnary<v1::ReleaseHandlesRequest, v1::ReleaseHandlesResponse>(
-      context, request, response, kNamesMessageBytes, [this](const auto& call) {
+      gate_.Of("ReleaseHandles"), context, request, response, kNamesMessageBytes, [this](const auto& call) {
         const auto names = Names(call->request().names());
         if (!names.ok()) return call->Fail(names.status());
         Answers<v1::ReleaseHandlesResponse> reply;
@@ -217,7 +217,7 @@ grpc::ServerUnaryReactor* HandleServiceImpl::CancelHandles(grpc::CallbackServerC
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
   return ServeUnary<v1::CancelHandlesRequest, v1::CancelHandlesResponse>(
-      context, request, response, kNamesMessageBytes,
+      gate_.Of("CancelHandles"), context, request, response, kNamesMessageBytes,
       [this](const auto& call) { call->Answer(Cancel(call->caller(), call->request())); });
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "penstock/v1/handle_service.grpc.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/streams/tensor_uploads.h"
 #include "server/rpc/unary_call.h"
@@ -51,6 +52,7 @@ class HandleServiceImpl final
   absl::StatusOr<v1::CancelHandlesResponse> Cancel(const std::string& caller, const v1::CancelHandlesRequest& request);
 
   const ServiceEnvironment environment_;
+  const ServiceGate gate_{environment_.authenticator, v1::HandleService::service_full_name()};
   const std::shared_ptr<TensorUploads> puts_;
 };
 

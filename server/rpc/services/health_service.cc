@@ -65,6 +65,7 @@ class HealthServiceImpl::Watcher final : public WriteStream {
 
   absl::Status Accept(const grpc::ByteBuffer& bytes) {
     HealthCheckRequest request;
+    PENSTOCK_RETURN_IF_ERROR(health_->gate_.Of("Watch").Enter(*context()).status());
     PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kMaxMessageBytes, &request));
     PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, health_->slots_.Take(HostOf(*context())));
     Keep(std::move(slot));
@@ -137,7 +138,7 @@ absl::StatusOr<HealthCheckResponse> HealthServiceImpl::Answer(const std::string&
 grpc::ServerUnaryReactor* HealthServiceImpl::Check(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<HealthCheckRequest, HealthCheckResponse>(
-      context, request, response, kMaxMessageBytes,
+      gate_.Of("Check"), context, request, response, kMaxMessageBytes,
       [this](const auto& call) { call->Answer(Answer(call->request().service())); });
 }
 

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/streams/stream_slots.h"
 #include "server/rpc/streams/write_stream.h"
 
@@ -36,8 +37,11 @@ class HealthServiceImpl final
   static constexpr int64_t kMaxMessageBytes = 4 << 10;
   static constexpr int kMaxWatches = 1024;
 
-  HealthServiceImpl(TimerQueue* timers, Clock* clock, int max_watches = kMaxWatches)
-      : timers_(timers), clock_(clock), slots_("health_watches", max_watches) {}
+  HealthServiceImpl(const Authenticator* authenticator, TimerQueue* timers, Clock* clock, int max_watches = kMaxWatches)
+      : gate_(authenticator, grpc::health::v1::Health::service_full_name()),
+        timers_(timers),
+        clock_(clock),
+        slots_("health_watches", max_watches) {}
 
   void SetServing(const std::string& service, bool serving) ABSL_LOCKS_EXCLUDED(mu_);
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
@@ -60,6 +64,7 @@ class HealthServiceImpl final
   absl::Status Remember(const std::shared_ptr<Watcher>& watcher) ABSL_LOCKS_EXCLUDED(mu_);
   void Forget(Watcher* watcher) ABSL_LOCKS_EXCLUDED(mu_);
 
+  const ServiceGate gate_;
   TimerQueue* const timers_;
   Clock* const clock_;
   StreamSlots slots_;

@@ -69,7 +69,8 @@ void AnswerWhenSettled(const ServiceEnvironment& environment, const std::shared_
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<ServedPipeline>> InferenceServiceImpl::FindModel(const std::string& name,
+absl::StatusOr<std::shared_ptr<ServedPipeline>> InferenceServiceImpl::FindModel(const Identity& identity,
+                                                                                const std::string& name,
                                                                                 const std::string& version,
                                                                                 const char* field) const {
   PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(name, field));
@@ -79,14 +80,14 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> InferenceServiceImpl::FindModel(
         .With("field", "version")
         .With("value", Shortened(version));
   }
-  return environment_.pipelines->Find(name);
+  return LivePipeline(environment_, identity, name);
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::ServerLive(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
   return ServeUnary<inference::ServerLiveRequest, inference::ServerLiveResponse>(
-      context, request, response, kControlMessageBytes, [](const auto& call) {
+      gate_.Of("ServerLive"), context, request, response, kControlMessageBytes, [](const auto& call) {
         inference::ServerLiveResponse answer;
         answer.set_live(true);
         call->Reply(answer);
@@ -97,7 +98,7 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ServerReady(grpc::CallbackServer
                                                             const grpc::ByteBuffer* request,
                                                             grpc::ByteBuffer* response) {
   return ServeUnary<inference::ServerReadyRequest, inference::ServerReadyResponse>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
+      gate_.Of("ServerReady"), context, request, response, kControlMessageBytes, [this](const auto& call) {
         inference::ServerReadyResponse answer;
         answer.set_ready(options_.ready());
         call->Reply(answer);
@@ -108,9 +109,10 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelReady(grpc::CallbackServerC
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
   return ServeUnary<inference::ModelReadyRequest, inference::ModelReadyResponse>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
+      gate_.Of("ModelReady"), context, request, response, kControlMessageBytes, [this](const auto& call) {
         inference::ModelReadyResponse answer;
-        answer.set_ready(options_.ready() && FindModel(call->request().name(), call->request().version(), "name").ok());
+        answer.set_ready(options_.ready() &&
+                         FindModel(call->identity(), call->request().name(), call->request().version(), "name").ok());
         call->Reply(answer);
       });
 }
@@ -119,7 +121,7 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ServerMetadata(grpc::CallbackSer
                                                                const grpc::ByteBuffer* request,
                                                                grpc::ByteBuffer* response) {
   return ServeUnary<inference::ServerMetadataRequest, inference::ServerMetadataResponse>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
+      gate_.Of("ServerMetadata"), context, request, response, kControlMessageBytes, [this](const auto& call) {
         inference::ServerMetadataResponse answer;
         answer.set_name("penstock");
         answer.set_version(options_.version);
@@ -132,8 +134,8 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelMetadata(grpc::CallbackServ
                                                               const grpc::ByteBuffer* request,
                                                               grpc::ByteBuffer* response) {
   return ServeUnary<inference::ModelMetadataRequest, ModelMetadataResponse>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
-        const auto model = FindModel(call->request().name(), call->request().version(), "name");
+      gate_.Of("ModelMetadata"), context, request, response, kControlMessageBytes, [this](const auto& call) {
+        const auto model = FindModel(call->identity(), call->request().name(), call->request().version(), "name");
         if (!model.ok()) return call->Fail(model.status());
         const ModelSignature& signature = (*model)->pipeline().signature();
         ModelMetadataResponse answer;
@@ -149,16 +151,18 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelMetadata(grpc::CallbackServ
 grpc::ServerUnaryReactor* InferenceServiceImpl::ModelInfer(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
-  return RunUnary(std::make_shared<UnaryCallBase>(context, response), [&](const std::shared_ptr<UnaryCallBase>& call) {
-    if (absl::Status accepted = Infer(call, *request); !accepted.ok()) call->Fail(accepted);
-  });
+  return RunUnary(std::make_shared<UnaryCallBase>(gate_.Of("ModelInfer"), context, response),
+                  [&](const std::shared_ptr<UnaryCallBase>& call) {
+                    if (absl::Status accepted = Infer(call, *request); !accepted.ok()) call->Fail(accepted);
+                  });
 }
 
 absl::Status InferenceServiceImpl::Infer(const std::shared_ptr<UnaryCallBase>& call, const grpc::ByteBuffer& bytes) {
   const ReceivedMessage received(bytes);
   PENSTOCK_ASSIGN_OR_RETURN(SplitInferRequest request, SplitRequest(received.pieces()));
   const inference::ModelInferRequest& message = request.message;
-  PENSTOCK_ASSIGN_OR_RETURN(const auto model, FindModel(message.model_name(), message.model_version(), "model_name"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto model,
+                            FindModel(call->identity(), message.model_name(), message.model_version(), "model_name"));
   PENSTOCK_ASSIGN_OR_RETURN(const InferenceParameters parameters, ReadParameters(message));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), model->name()));
   call->Keep(ticket);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "inference/grpc_service.grpc.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/unary_call.h"
 
@@ -48,11 +49,12 @@ class InferenceServiceImpl final
                                        grpc::ByteBuffer* response) override;
 
  private:
-  absl::StatusOr<std::shared_ptr<ServedPipeline>> FindModel(const std::string& name, const std::string& version,
-                                                            const char* field) const;
+  absl::StatusOr<std::shared_ptr<ServedPipeline>> FindModel(const Identity& identity, const std::string& name,
+                                                            const std::string& version, const char* field) const;
   absl::Status Infer(const std::shared_ptr<UnaryCallBase>& call, const grpc::ByteBuffer& request);
 
   const ServiceEnvironment environment_;
+  const ServiceGate gate_{environment_.authenticator, inference::GRPCInferenceService::service_full_name()};
   const Options options_;
 };
 

@@ -95,8 +95,8 @@ class StatisticsStream final : public WriteStream {
  private:
   absl::Status Accept(const grpc::ByteBuffer& bytes) {
     v1::WatchStatisticsRequest request;
+    PENSTOCK_ASSIGN_OR_RETURN(identity_, service_->gate_.Of("WatchStatistics").Enter(*context()));
     PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request));
-    PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
     PENSTOCK_ASSIGN_OR_RETURN(interval_, CheckedDuration(request.interval(), absl::Hours(24), "interval"));
     if (interval_ < kMinInterval) {
       return InvalidField("interval", "must be at least 100 ms", absl::FormatDuration(interval_));
@@ -106,8 +106,8 @@ class StatisticsStream final : public WriteStream {
     }
     max_updates_ = request.max_updates();
     name_ = request.pipeline();
-    PENSTOCK_RETURN_IF_ERROR(FindPipeline(environment_, name_, "pipeline").status());
-    PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, service_->watch_slots_.Take(caller));
+    PENSTOCK_RETURN_IF_ERROR(FindPipeline(environment_, identity_, name_, "pipeline").status());
+    PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, service_->watch_slots_.Take(identity_.name));
     Keep(std::move(slot));
     guard().SetBusy(true);
     guard().Watch(context());
@@ -139,7 +139,7 @@ class StatisticsStream final : public WriteStream {
       due_ = false;
     }
     // Looked up each time: a stream must not keep a deleted pipeline alive.
-    const auto pipeline = FindPipeline(environment_, name_, "pipeline");
+    const auto pipeline = FindPipeline(environment_, identity_, name_, "pipeline");
     if (!pipeline.ok()) return Close(pipeline.status());
     grpc::ByteBuffer message = SerializeMessage(DescribeStatistics(**pipeline, environment_));
     guard().SetBusy(false);  // the peer must take it
@@ -170,6 +170,7 @@ class StatisticsStream final : public WriteStream {
 
   InsightServiceImpl* const service_;
   const ServiceEnvironment environment_;
+  Identity identity_;
   std::string name_;
   absl::Duration interval_;
   int max_updates_ = 0;  // 0: until the caller leaves
@@ -208,14 +209,15 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightServiceImpl::WatchStatistics(
 grpc::ServerUnaryReactor* InsightServiceImpl::GetSchedule(grpc::CallbackServerContext* context,
                                                           const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<v1::GetScheduleRequest, v1::GetScheduleResponse>(
-      context, request, response, kControlMessageBytes,
-      [this](const auto& call) { call->Answer(DescribeSchedule(environment_, call->caller(), call->request())); });
+      gate_.Of("GetSchedule"), context, request, response, kControlMessageBytes,
+      [this](const auto& call) { call->Answer(DescribeSchedule(environment_, call->identity(), call->request())); });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightServiceImpl::ExportTrace(grpc::CallbackServerContext* context,
                                                                             const grpc::ByteBuffer* request) {
-  auto stream = std::make_shared<TraceStream>(environment_, trace_jobs_, &trace_slots_, context,
-                                              [this](const std::shared_ptr<TraceStream>& ended) { Forget(ended); });
+  auto stream =
+      std::make_shared<TraceStream>(gate_.Of("ExportTrace"), environment_, trace_jobs_, &trace_slots_, context,
+                                    [this](const std::shared_ptr<TraceStream>& ended) { Forget(ended); });
   stream->Start();
   if (Remember(stream)) stream->Begin(*request);
   return stream.get();

@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/job_thread.h"
 #include "penstock/v1/insight_service.grpc.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/streams/stream_slots.h"
 #include "server/rpc/streams/write_stream.h"
@@ -52,6 +53,7 @@ class InsightServiceImpl final
   void Forget(const std::shared_ptr<WriteStream>& stream) ABSL_LOCKS_EXCLUDED(mu_);
 
   const ServiceEnvironment environment_;
+  const ServiceGate gate_{environment_.authenticator, v1::InsightService::service_full_name()};
   JobThread* const trace_jobs_;
   StreamSlots watch_slots_{"statistics_watches", kMaxWatches};
   StreamSlots trace_slots_{"trace_exports", kMaxTraceExports};

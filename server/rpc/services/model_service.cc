@@ -33,13 +33,13 @@ absl::StatusOr<std::string> ParseModelName(const std::string& name) {
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ModelServiceImpl::UploadModel(
     grpc::CallbackServerContext* context) {
-  return new UploadStream(environment_, parts_, context);
+  return new UploadStream(gate_.Of("UploadModel"), environment_, parts_, context);
 }
 
 grpc::ServerUnaryReactor* ModelServiceImpl::GetModel(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return ServeUnary<v1::GetModelRequest, v1::Model>(context, request, response, kControlMessageBytes,
-                                                    [this](const auto& call) {
+  return ServeUnary<v1::GetModelRequest, v1::Model>(gate_.Of("GetModel"), context, request, response,
+                                                    kControlMessageBytes, [this](const auto& call) {
                                                       if (absl::Status accepted = Get(call); !accepted.ok())
                                                         call->Fail(accepted);
                                                     });
@@ -59,7 +59,7 @@ absl::Status ModelServiceImpl::Get(const UnaryCallPtr<v1::GetModelRequest, v1::M
 grpc::ServerUnaryReactor* ModelServiceImpl::ListModels(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<v1::ListModelsRequest, v1::ListModelsResponse>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
+      gate_.Of("ListModels"), context, request, response, kControlMessageBytes, [this](const auto& call) {
         if (absl::Status accepted = List(call); !accepted.ok()) call->Fail(accepted);
       });
 }
@@ -86,7 +86,7 @@ absl::Status ModelServiceImpl::List(const UnaryCallPtr<v1::ListModelsRequest, v1
 grpc::ServerUnaryReactor* ModelServiceImpl::DeleteModel(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<v1::DeleteModelRequest, v1::DeleteModelResponse>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
+      gate_.Of("DeleteModel"), context, request, response, kControlMessageBytes, [this](const auto& call) {
         if (absl::Status accepted = Delete(call); !accepted.ok()) call->Fail(accepted);
       });
 }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "penstock/v1/model_service.grpc.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/model_parts.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/unary_call.h"
@@ -38,6 +39,7 @@ class ModelServiceImpl final
   absl::Status Delete(const UnaryCallPtr<v1::DeleteModelRequest, v1::DeleteModelResponse>& call);
 
   const ServiceEnvironment environment_;
+  const ServiceGate gate_{environment_.authenticator, v1::ModelService::service_full_name()};
   const ModelParts parts_;
 };
 

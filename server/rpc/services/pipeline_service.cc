@@ -102,8 +102,8 @@ absl::StatusOr<std::shared_ptr<const PlanningSample>> ReadSample(const v1::Plann
 grpc::ServerUnaryReactor* PipelineServiceImpl::CreatePipeline(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* request,
                                                               grpc::ByteBuffer* response) {
-  return ServeUnary<v1::CreatePipelineRequest, v1::Pipeline>(context, request, response, kWorkMessageBytes,
-                                                             [this](const auto& call) {
+  return ServeUnary<v1::CreatePipelineRequest, v1::Pipeline>(gate_.Of("CreatePipeline"), context, request, response,
+                                                             kWorkMessageBytes, [this](const auto& call) {
                                                                if (absl::Status accepted = Create(call); !accepted.ok())
                                                                  call->Fail(accepted);
                                                              });
@@ -114,11 +114,13 @@ absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRe
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), !request.validate_only()));
   call->set_request_id(request.request_id());
   PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.pipeline_id(), "pipeline_id"));
+  PENSTOCK_RETURN_IF_ERROR(call->gate().CheckReach(call->identity(), request.pipeline_id()));
   CheckpointSpecifications specs{request.spec(), request.spec()};
   PipelineRecipe recipe;
   if (!request.from_checkpoint().empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName source,
                               ParseCheckpointName(request.from_checkpoint(), "from_checkpoint"));
+    if (!call->identity().Sees(source.pipeline)) return CheckpointNotFound(source.checkpoint);
     PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo info,
                               environment_.checkpoints->Find(source.pipeline, source.checkpoint));
     PENSTOCK_ASSIGN_OR_RETURN(specs, SpecificationFrom(info, request.spec()));
@@ -171,7 +173,7 @@ grpc::ServerUnaryReactor* PipelineServiceImpl::PlanPipeline(grpc::CallbackServer
                                                             const grpc::ByteBuffer* request,
                                                             grpc::ByteBuffer* response) {
   return ServeUnary<v1::PlanPipelineRequest, v1::PlanPipelineResponse>(
-      context, request, response, kWorkMessageBytes, [this](const auto& call) {
+      gate_.Of("PlanPipeline"), context, request, response, kWorkMessageBytes, [this](const auto& call) {
         if (absl::Status accepted = Search(call); !accepted.ok()) call->Fail(accepted);
       });
 }
@@ -198,9 +200,10 @@ grpc::ServerUnaryReactor* PipelineServiceImpl::GetPipeline(grpc::CallbackServerC
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
   return ServeUnary<v1::GetPipelineRequest, v1::Pipeline>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
+      gate_.Of("GetPipeline"), context, request, response, kControlMessageBytes, [this](const auto& call) {
         const auto name = ParsePipelineName(call->request().name(), "name");
         if (!name.ok()) return call->Fail(name.status());
+        if (absl::Status sees = CheckSees(call->identity(), *name); !sees.ok()) return call->Fail(sees);
         const auto entry = environment_.pipelines->Get(*name);
         if (!entry.ok()) return call->Fail(entry.status());
         call->Reply(ToProto(*entry, environment_.handles->epoch()));
@@ -211,17 +214,30 @@ grpc::ServerUnaryReactor* PipelineServiceImpl::ListPipelines(grpc::CallbackServe
                                                              const grpc::ByteBuffer* request,
                                                              grpc::ByteBuffer* response) {
   return ServeUnary<v1::ListPipelinesRequest, v1::ListPipelinesResponse>(
-      context, request, response, kControlMessageBytes,
-      [this](const auto& call) { call->Answer(List(call->caller(), call->request())); });
+      gate_.Of("ListPipelines"), context, request, response, kControlMessageBytes,
+      [this](const auto& call) { call->Answer(List(call->identity(), call->request())); });
 }
 
-absl::StatusOr<v1::ListPipelinesResponse> PipelineServiceImpl::List(const std::string& caller,
+std::vector<PipelineEntry> PipelineServiceImpl::Seen(const Identity& identity, std::string after, int limit) const {
+  std::vector<PipelineEntry> seen;
+  std::vector<PipelineEntry> some;
+  do {
+    some = environment_.pipelines->List(after, limit);
+    for (PipelineEntry& entry : some) {
+      after = entry.name;
+      if (static_cast<int>(seen.size()) < limit && identity.Sees(entry.name)) seen.push_back(std::move(entry));
+    }
+  } while (static_cast<int>(seen.size()) < limit && static_cast<int>(some.size()) == limit);
+  return seen;
+}
+
+absl::StatusOr<v1::ListPipelinesResponse> PipelineServiceImpl::List(const Identity& identity,
                                                                     const v1::ListPipelinesRequest& request) {
-  const std::string scope = "ListPipelines " + caller;
+  const std::string scope = "ListPipelines " + identity.name;
   PENSTOCK_ASSIGN_OR_RETURN(const int size, CheckedPageSize(request.page_size()));
   PENSTOCK_ASSIGN_OR_RETURN(const std::string after, environment_.page_tokens->Read(scope, request.page_token()));
   // One more than asked for tells whether there is another page.
-  std::vector<PipelineEntry> entries = environment_.pipelines->List(after, size + 1);
+  std::vector<PipelineEntry> entries = Seen(identity, after, size + 1);
   v1::ListPipelinesResponse response;
   for (size_t i = 0; i < entries.size() && i < static_cast<size_t>(size); ++i) {
     *response.add_pipelines() = ToProto(entries[i], environment_.handles->epoch());
@@ -236,7 +252,7 @@ grpc::ServerUnaryReactor* PipelineServiceImpl::UpdateOptimizer(grpc::CallbackSer
                                                                const grpc::ByteBuffer* request,
                                                                grpc::ByteBuffer* response) {
   return ServeUnary<v1::UpdateOptimizerRequest, v1::Pipeline>(
-      context, request, response, kSpecificationMessageBytes, [this](const auto& call) {
+      gate_.Of("UpdateOptimizer"), context, request, response, kSpecificationMessageBytes, [this](const auto& call) {
         if (absl::Status accepted = Update(call); !accepted.ok()) call->Fail(accepted);
       });
 }
@@ -246,7 +262,7 @@ absl::Status PipelineServiceImpl::Update(const UnaryCallPtr<v1::UpdateOptimizerR
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
   call->set_request_id(request.request_id());
   PENSTOCK_ASSIGN_OR_RETURN(OptimizerSpec optimizer, FromProto(request.optimizer()));
-  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.name(), "name"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, call->identity(), request.name(), "name"));
   if (request.optimizer().name().empty()) optimizer.name = pipeline->pipeline().optimizer().name;
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
   call->Keep(ticket);
@@ -272,7 +288,7 @@ grpc::ServerUnaryReactor* PipelineServiceImpl::DeletePipeline(grpc::CallbackServ
                                                               const grpc::ByteBuffer* request,
                                                               grpc::ByteBuffer* response) {
   return ServeUnary<v1::DeletePipelineRequest, v1::DeletePipelineResponse>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
+      gate_.Of("DeletePipeline"), context, request, response, kControlMessageBytes, [this](const auto& call) {
         if (absl::Status accepted = Delete(call); !accepted.ok()) call->Fail(accepted);
       });
 }
@@ -283,6 +299,7 @@ absl::Status PipelineServiceImpl::Delete(
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
   call->set_request_id(request.request_id());
   PENSTOCK_ASSIGN_OR_RETURN(const std::string name, ParsePipelineName(request.name(), "name"));
+  PENSTOCK_RETURN_IF_ERROR(CheckSees(call->identity(), name));
   CallContext context;
   context.caller = call->caller();
   context.request_id = request.request_id();

@@ -2,7 +2,9 @@
 
 // PipelineService: create, plan, get, list, update, delete.
 
+#include "engine/serve/pipeline_table.h"
 #include "penstock/v1/pipeline_service.grpc.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/unary_call.h"
 
@@ -37,11 +39,14 @@ class PipelineServiceImpl final
  private:
   absl::Status Create(const UnaryCallPtr<v1::CreatePipelineRequest, v1::Pipeline>& call);
   absl::Status Search(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call);
-  absl::StatusOr<v1::ListPipelinesResponse> List(const std::string& caller, const v1::ListPipelinesRequest& request);
+  // Those after `after` that the caller may know of, at most `limit`.
+  std::vector<PipelineEntry> Seen(const Identity& identity, std::string after, int limit) const;
+  absl::StatusOr<v1::ListPipelinesResponse> List(const Identity& identity, const v1::ListPipelinesRequest& request);
   absl::Status Update(const UnaryCallPtr<v1::UpdateOptimizerRequest, v1::Pipeline>& call);
   absl::Status Delete(const UnaryCallPtr<v1::DeletePipelineRequest, v1::DeletePipelineResponse>& call);
 
   const ServiceEnvironment environment_;
+  const ServiceGate gate_{environment_.authenticator, v1::PipelineService::service_full_name()};
 };
 
 }  // namespace penstock

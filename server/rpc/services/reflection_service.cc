@@ -105,17 +105,21 @@ class ReflectionServiceImpl<Base, Request, Response>::Stream final
       : service_(service),
         context_(context),
         guard_(std::make_shared<StallGuard>(service->timers_, service->clock_, kReflectionPatience)) {
-    absl::StatusOr<StreamSlots::Slot> slot = service->slots_.Take(HostOf(*context));
-    if (!slot.ok()) {
-      Finish(ToGrpcStatus(slot.status(), context));
+    if (absl::Status entered = Enter(); !entered.ok()) {
+      Finish(ToGrpcStatus(entered, context));
       return;
     }
-    slot_ = *std::move(slot);
     guard_->Watch(context);
     StartRead(&read_);
   }
 
  private:
+  absl::Status Enter() {
+    PENSTOCK_RETURN_IF_ERROR(service_->gate_.Of("ServerReflectionInfo").Enter(*context_).status());
+    PENSTOCK_ASSIGN_OR_RETURN(slot_, service_->slots_.Take(HostOf(*context_)));
+    return absl::OkStatus();
+  }
+
   void OnReadDone(bool ok) override {
     if (!ok) {
       Finish(grpc::Status::OK);
@@ -150,7 +154,7 @@ class ReflectionServiceImpl<Base, Request, Response>::Stream final
     delete this;
   }
 
-  const ReflectionServiceImpl* const service_;
+  ReflectionServiceImpl* const service_;
   grpc::CallbackServerContext* const context_;
   const std::shared_ptr<StallGuard> guard_;
   StreamSlots::Slot slot_;

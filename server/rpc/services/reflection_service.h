@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/streams/stream_slots.h"
 
 namespace penstock {
@@ -36,8 +37,12 @@ inline constexpr absl::Duration kReflectionPatience = absl::Minutes(10);
 template <typename Base, typename Request, typename Response>
 class ReflectionServiceImpl final : public Base {
  public:
-  ReflectionServiceImpl(std::vector<std::string> services, TimerQueue* timers, Clock* clock)
-      : services_(std::move(services)), timers_(timers), clock_(clock) {}
+  ReflectionServiceImpl(const Authenticator* authenticator, std::vector<std::string> services, TimerQueue* timers,
+                        Clock* clock)
+      : gate_(authenticator, Request::descriptor()->file()->service(0)->full_name()),
+        services_(std::move(services)),
+        timers_(timers),
+        clock_(clock) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ServerReflectionInfo(
       grpc::CallbackServerContext* context) override;
@@ -47,6 +52,7 @@ class ReflectionServiceImpl final : public Base {
 
  private:
   class Stream;
+  const ServiceGate gate_;
   const std::vector<std::string> services_;
   TimerQueue* const timers_;
   Clock* const clock_;

@@ -86,13 +86,13 @@ absl::StatusOr<PageStart> ReadPageStart(const std::string& text) {
 }  // namespace
 
 absl::StatusOr<v1::GetScheduleResponse> DescribeSchedule(const ServiceEnvironment& environment,
-                                                         const std::string& caller,
+                                                         const Identity& identity,
                                                          const v1::GetScheduleRequest& request) {
   PENSTOCK_RETURN_IF_ERROR(CheckRequest(request));
   PENSTOCK_ASSIGN_OR_RETURN(const int page_size, CheckedPageSize(request.page_size()));
-  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment, request.pipeline(), "pipeline"));
-  const std::string scope = absl::StrCat("GetSchedule ", caller, " ", request.pipeline(), " ", request.source(), " ",
-                                         request.step(), " ", request.micro_batches());
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment, identity, request.pipeline(), "pipeline"));
+  const std::string scope = absl::StrCat("GetSchedule ", identity.name, " ", request.pipeline(), " ", request.source(),
+                                         " ", request.step(), " ", request.micro_batches());
   PENSTOCK_ASSIGN_OR_RETURN(const std::string text, environment.page_tokens->Read(scope, request.page_token()));
   PENSTOCK_ASSIGN_OR_RETURN(const PageStart place, ReadPageStart(text));
 

@@ -14,7 +14,7 @@ namespace penstock {
 //
 // Fails:     FIELD_INVALID; PIPELINE_NOT_FOUND; PAGE_TOKEN_INVALID; STEP_NOT_RETAINED.
 absl::StatusOr<v1::GetScheduleResponse> DescribeSchedule(const ServiceEnvironment& environment,
-                                                         const std::string& caller,
+                                                         const Identity& identity,
                                                          const v1::GetScheduleRequest& request);
 
 }  // namespace penstock

@@ -53,8 +53,8 @@ absl::StatusOr<CheckpointName> CheckpointOf(const Request& request) {
 grpc::ServerUnaryReactor* StateServiceImpl::SaveCheckpoint(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
-  return ServeUnary<v1::SaveCheckpointRequest, v1::Checkpoint>(context, request, response, kControlMessageBytes,
-                                                               [this](const auto& call) {
+  return ServeUnary<v1::SaveCheckpointRequest, v1::Checkpoint>(gate_.Of("SaveCheckpoint"), context, request, response,
+                                                               kControlMessageBytes, [this](const auto& call) {
                                                                  if (absl::Status accepted = Save(call); !accepted.ok())
                                                                    call->Fail(accepted);
                                                                });
@@ -70,7 +70,8 @@ absl::Status StateServiceImpl::Save(const UnaryCallPtr<v1::SaveCheckpointRequest
   if (request.keep() < 0 || request.keep() > kMaxKeptCheckpoints) {
     return InvalidField("keep", absl::StrCat("must be 0 to ", kMaxKeptCheckpoints), absl::StrCat(request.keep()));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline,
+                            FindPipeline(environment_, call->identity(), request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
   pipeline->SaveCheckpoint(ContextOf(call, std::move(ticket)),
                            {.id = request.checkpoint_id(), .replace = request.replace(), .keep = request.keep()},
@@ -84,8 +85,8 @@ absl::Status StateServiceImpl::Save(const UnaryCallPtr<v1::SaveCheckpointRequest
 grpc::ServerUnaryReactor* StateServiceImpl::CopyCheckpoint(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
-  return ServeUnary<v1::CopyCheckpointRequest, v1::Checkpoint>(context, request, response, kControlMessageBytes,
-                                                               [this](const auto& call) {
+  return ServeUnary<v1::CopyCheckpointRequest, v1::Checkpoint>(gate_.Of("CopyCheckpoint"), context, request, response,
+                                                               kControlMessageBytes, [this](const auto& call) {
                                                                  if (absl::Status accepted = Copy(call); !accepted.ok())
                                                                    call->Fail(accepted);
                                                                });
@@ -99,9 +100,10 @@ absl::Status StateServiceImpl::Copy(const UnaryCallPtr<v1::CopyCheckpointRequest
   if (!request.checkpoint_id().empty()) {
     PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.checkpoint_id(), "checkpoint_id"));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.destination(), "destination"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline,
+                            FindPipeline(environment_, call->identity(), request.destination(), "destination"));
   const std::shared_ptr<CheckpointFolder> folder = environment_.checkpoints->FindFolder(source.pipeline);
-  if (folder == nullptr) {
+  if (folder == nullptr || !call->identity().Sees(source.pipeline)) {
     return WithValue(CheckpointNotFound(source.checkpoint), "pipeline", source.pipeline);
   }
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
@@ -118,7 +120,7 @@ grpc::ServerUnaryReactor* StateServiceImpl::RestoreCheckpoint(grpc::CallbackServ
                                                               const grpc::ByteBuffer* request,
                                                               grpc::ByteBuffer* response) {
   return ServeUnary<v1::RestoreCheckpointRequest, v1::RestoreCheckpointResponse>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
+      gate_.Of("RestoreCheckpoint"), context, request, response, kControlMessageBytes, [this](const auto& call) {
         if (absl::Status accepted = Restore(call); !accepted.ok()) call->Fail(accepted);
       });
 }
@@ -129,7 +131,7 @@ absl::Status StateServiceImpl::Restore(
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
   call->set_request_id(request.request_id());
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, CheckpointOf(request));
-  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, environment_.pipelines->Find(name.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, LivePipeline(environment_, call->identity(), name.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
   pipeline->RestoreCheckpoint(ContextOf(call, std::move(ticket)), name.checkpoint, request.force(),
                               [call](const auto& answer) {
@@ -146,7 +148,7 @@ grpc::ServerUnaryReactor* StateServiceImpl::DeleteCheckpoint(grpc::CallbackServe
                                                              const grpc::ByteBuffer* request,
                                                              grpc::ByteBuffer* response) {
   return ServeUnary<v1::DeleteCheckpointRequest, v1::DeleteCheckpointResponse>(
-      context, request, response, kControlMessageBytes, [this](const auto& call) {
+      gate_.Of("DeleteCheckpoint"), context, request, response, kControlMessageBytes, [this](const auto& call) {
         if (absl::Status accepted = Delete(call); !accepted.ok()) call->Fail(accepted);
       });
 }
@@ -157,6 +159,7 @@ absl::Status StateServiceImpl::Delete(
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
   call->set_request_id(request.request_id());
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, CheckpointOf(request));
+  PENSTOCK_RETURN_IF_ERROR(CheckSees(call->identity(), name.pipeline));
   if (!Exists(name.pipeline) && environment_.checkpoints->FindFolder(name.pipeline) != nullptr) {
     PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
     CallContext context;
@@ -170,7 +173,7 @@ absl::Status StateServiceImpl::Delete(
                                              });
     return absl::OkStatus();
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, environment_.pipelines->Find(name.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, LivePipeline(environment_, call->identity(), name.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
   pipeline->DeleteCheckpoint(ContextOf(call, std::move(ticket)), name.checkpoint, [call](const auto& answer) {
     if (!answer.ok()) return call->Fail(answer.status());
@@ -185,17 +188,18 @@ grpc::ServerUnaryReactor* StateServiceImpl::ListCheckpoints(grpc::CallbackServer
                                                             const grpc::ByteBuffer* request,
                                                             grpc::ByteBuffer* response) {
   return ServeUnary<v1::ListCheckpointsRequest, v1::ListCheckpointsResponse>(
-      context, request, response, kControlMessageBytes,
-      [this](const auto& call) { call->Answer(List(call->caller(), call->request())); });
+      gate_.Of("ListCheckpoints"), context, request, response, kControlMessageBytes,
+      [this](const auto& call) { call->Answer(List(call->identity(), call->request())); });
 }
 
-absl::StatusOr<v1::ListCheckpointsResponse> StateServiceImpl::List(const std::string& caller,
+absl::StatusOr<v1::ListCheckpointsResponse> StateServiceImpl::List(const Identity& identity,
                                                                    const v1::ListCheckpointsRequest& request) {
   PENSTOCK_ASSIGN_OR_RETURN(const int size, CheckedPageSize(request.page_size()));
-  const std::string scope = "ListCheckpoints " + caller + " " + request.parent();
+  const std::string scope = "ListCheckpoints " + identity.name + " " + request.parent();
   PENSTOCK_ASSIGN_OR_RETURN(const std::string after, environment_.page_tokens->Read(scope, request.page_token()));
   // One more than asked for tells whether there is another page.
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> found, Checkpoints(request.parent(), after, size + 1));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> found,
+                            Checkpoints(identity, request.parent(), after, size + 1));
   v1::ListCheckpointsResponse response;
   CheckpointMessages messages;
   for (const CheckpointInfo& info : found) {
@@ -208,14 +212,27 @@ absl::StatusOr<v1::ListCheckpointsResponse> StateServiceImpl::List(const std::st
   return response;
 }
 
-absl::StatusOr<std::vector<CheckpointInfo>> StateServiceImpl::Checkpoints(const std::string& parent,
+absl::StatusOr<std::vector<CheckpointInfo>> StateServiceImpl::Checkpoints(const Identity& identity,
+                                                                          const std::string& parent,
                                                                           const std::string& after, int limit) const {
   CheckpointName last;
   if (!after.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(last, ParseCheckpointName(after, "page_token"));
   }
-  if (parent == kAllPipelines) return environment_.checkpoints->List(last.pipeline, last.checkpoint, limit);
+  if (parent == kAllPipelines) {
+    std::vector<CheckpointInfo> seen;
+    std::vector<CheckpointInfo> some;
+    do {
+      some = environment_.checkpoints->List(last.pipeline, last.checkpoint, limit);
+      for (CheckpointInfo& info : some) {
+        last = {info.pipeline, info.id};
+        if (static_cast<int>(seen.size()) < limit && identity.Sees(info.pipeline)) seen.push_back(std::move(info));
+      }
+    } while (static_cast<int>(seen.size()) < limit && static_cast<int>(some.size()) == limit);
+    return seen;
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, ParsePipelineName(parent, "parent"));
+  PENSTOCK_RETURN_IF_ERROR(CheckSees(identity, pipeline));
   const std::shared_ptr<CheckpointFolder> folder = environment_.checkpoints->FindFolder(pipeline);
   std::vector<CheckpointInfo> list;
   if (folder != nullptr) list = folder->List();
@@ -229,7 +246,7 @@ grpc::ServerUnaryReactor* StateServiceImpl::WriteParameters(grpc::CallbackServer
                                                             const grpc::ByteBuffer* request,
                                                             grpc::ByteBuffer* response) {
   return ServeUnary<v1::WriteParametersRequest, v1::WriteParametersResponse>(
-      context, request, response, kSpecificationMessageBytes, [this](const auto& call) {
+      gate_.Of("WriteParameters"), context, request, response, kSpecificationMessageBytes, [this](const auto& call) {
         if (absl::Status accepted = Write(call); !accepted.ok()) call->Fail(accepted);
       });
 }
@@ -253,7 +270,8 @@ absl::Status StateServiceImpl::Write(
                               HandleName::Parse(request.handles(i), absl::StrCat("handles[", i, "]")));
     write.handles.push_back(std::move(handle));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline,
+                            FindPipeline(environment_, call->identity(), request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
   pipeline->WriteParameters(ContextOf(call, std::move(ticket)), std::move(write), [call](const auto& answer) {
     if (!answer.ok()) return call->Fail(answer.status());
@@ -267,7 +285,7 @@ absl::Status StateServiceImpl::Write(
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StateServiceImpl::ReadParameters(grpc::CallbackServerContext* context,
                                                                              const grpc::ByteBuffer* request) {
-  auto stream = std::make_shared<ParameterStream>(environment_, context);
+  auto stream = std::make_shared<ParameterStream>(gate_.Of("ReadParameters"), environment_, context);
   stream->Start();
   stream->Begin(*request);
   return stream.get();

@@ -7,6 +7,7 @@
 
 #include "engine/checkpoint/checkpoint_file.h"
 #include "penstock/v1/state_service.grpc.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/unary_call.h"
 
@@ -49,13 +50,13 @@ class StateServiceImpl final
   // Whether a pipeline of this name exists, in whatever state.
   bool Exists(const std::string& pipeline) const;
   // Those after `after`, of all pipelines or of one, at most `limit`.
-  absl::StatusOr<std::vector<CheckpointInfo>> Checkpoints(const std::string& parent, const std::string& after,
-                                                          int limit) const;
+  absl::StatusOr<std::vector<CheckpointInfo>> Checkpoints(const Identity& identity, const std::string& parent,
+                                                          const std::string& after, int limit) const;
   absl::Status Write(const UnaryCallPtr<v1::WriteParametersRequest, v1::WriteParametersResponse>& call);
-  absl::StatusOr<v1::ListCheckpointsResponse> List(const std::string& caller,
-                                                   const v1::ListCheckpointsRequest& request);
+  absl::StatusOr<v1::ListCheckpointsResponse> List(const Identity& identity, const v1::ListCheckpointsRequest& request);
 
   const ServiceEnvironment environment_;
+  const ServiceGate gate_{environment_.authenticator, v1::StateService::service_full_name()};
 };
 
 }  // namespace penstock

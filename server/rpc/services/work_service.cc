@@ -111,7 +111,7 @@ absl::StatusOr<WorkServiceImpl::Work> WorkServiceImpl::Begin(const Call& call) {
   Work work;
   PENSTOCK_ASSIGN_OR_RETURN(const std::string name, ParsePipelineName(request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(work.plan, ReplyPlan::FromProto(request.reply(), *environment_.handles));
-  PENSTOCK_ASSIGN_OR_RETURN(work.pipeline, environment_.pipelines->Find(name));
+  PENSTOCK_ASSIGN_OR_RETURN(work.pipeline, LivePipeline(environment_, call->identity(), name));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), name));
   call->Keep(ticket);
   work.context.place = std::move(ticket);
@@ -165,10 +165,11 @@ void WorkServiceImpl::InOrder(const Call& call, const Work& work, const std::fun
 }
 
 template <typename Request, typename Response, typename Submit>
-grpc::ServerUnaryReactor* WorkServiceImpl::Serve(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                                 grpc::ByteBuffer* response, Submit submit) {
+grpc::ServerUnaryReactor* WorkServiceImpl::Serve(const char* method, grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
+                                                 Submit submit) {
   return ServeUnary<Request, Response>(
-      context, request, response, kWorkMessageBytes, [this, &submit](const auto& call) {
+      gate_.Of(method), context, request, response, kWorkMessageBytes, [this, &submit](const auto& call) {
         absl::StatusOr<Work> begun = Begin(call);
         if (!begun.ok()) return call->Fail(begun.status());
         const auto work = std::make_shared<Work>(*std::move(begun));  // one for all copies of what follows
@@ -207,7 +208,7 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Serve(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* WorkServiceImpl::Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
   return Serve<v1::InferRequest, v1::InferResponse>(
-      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
+      "Infer", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         InferCall infer;
         PENSTOCK_ASSIGN_OR_RETURN(infer.request.micro_batches, MicroBatches(call->request()));
         PENSTOCK_ASSIGN_OR_RETURN(infer.request.outputs, CheckedOutputs(call->request().outputs()));
@@ -220,7 +221,7 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Infer(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* WorkServiceImpl::Evaluate(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::EvaluateRequest, v1::EvaluateResponse>(
-      context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
+      "Evaluate", context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
         const v1::EvaluateRequest& message = call->request();
         if (message.metrics_size() > kMaxMetrics) {
           return InvalidField("metrics", absl::StrCat("must have at most ", kMaxMetrics, " entries"),
@@ -237,7 +238,7 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Evaluate(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* WorkServiceImpl::Forward(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::ForwardRequest, v1::ForwardResponse>(
-      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
+      "Forward", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         const v1::ForwardRequest& message = call->request();
         const bool evaluate = message.mode() == v1::ForwardRequest::MODE_EVAL;
         if (!v1::ForwardRequest::Mode_IsValid(message.mode())) {
@@ -259,7 +260,7 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Forward(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* WorkServiceImpl::Backward(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::BackwardRequest, v1::BackwardResponse>(
-      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
+      "Backward", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         BackwardCall backward;
         PENSTOCK_ASSIGN_OR_RETURN(backward.graph, HandleName::Parse(call->request().graph(), "graph"));
         PENSTOCK_ASSIGN_OR_RETURN(backward.gradients, FromProto(call->request().gradients(), "gradients"));
@@ -274,7 +275,7 @@ grpc::ServerUnaryReactor* WorkServiceImpl::ForwardBackward(grpc::CallbackServerC
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
   return Serve<v1::ForwardBackwardRequest, v1::ForwardBackwardResponse>(
-      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
+      "ForwardBackward", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         const v1::ForwardBackwardRequest& message = call->request();
         PENSTOCK_ASSIGN_OR_RETURN(const std::optional<int64_t> rows,
                                   Positive<int64_t>(message.has_total_rows(), message.total_rows(),
@@ -291,7 +292,7 @@ grpc::ServerUnaryReactor* WorkServiceImpl::ForwardBackward(grpc::CallbackServerC
 grpc::ServerUnaryReactor* WorkServiceImpl::OptimizerStep(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::OptimizerStepRequest, v1::OptimizerStepResponse>(
-      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
+      "OptimizerStep", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         const v1::OptimizerStepRequest& message = call->request();
         if (!v1::OptimizerStepRequest::Action_IsValid(message.action())) {
           return InvalidField("action", "must be APPLY or DISCARD", absl::StrCat(static_cast<int>(message.action())));
@@ -308,7 +309,7 @@ grpc::ServerUnaryReactor* WorkServiceImpl::OptimizerStep(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* WorkServiceImpl::TrainStep(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return Serve<v1::TrainStepRequest, v1::TrainStepResponse>(
-      context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
+      "TrainStep", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
         PENSTOCK_ASSIGN_OR_RETURN(StepRequest step, Step(call->request()));
         PENSTOCK_ASSIGN_OR_RETURN(ContributionCall contribution, Contribution(call->request()));
         return work.pipeline->TrainStep(std::move(work.context), std::move(contribution), std::move(step));

@@ -7,6 +7,7 @@
 
 #include "penstock/v1/work_service.grpc.pb.h"
 #include "server/rpc/call_order.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/services/result_reply.h"
 #include "server/rpc/unary_call.h"
@@ -60,10 +61,11 @@ class WorkServiceImpl final
 
   // The shape of every method: `submit` decodes and hands over.
   template <typename Request, typename Response, typename Submit>
-  grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                  grpc::ByteBuffer* response, Submit submit);
+  grpc::ServerUnaryReactor* Serve(const char* method, grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer* request, grpc::ByteBuffer* response, Submit submit);
 
   const ServiceEnvironment environment_;
+  const ServiceGate gate_{environment_.authenticator, v1::WorkService::service_full_name()};
   const std::shared_ptr<CallOrder> order_ = std::make_shared<CallOrder>();  // timers hold a share
 };
 

@@ -38,23 +38,24 @@ absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const HeldValues& he
   return parts;
 }
 
-FetchStream::FetchStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context)
-    : ChunkStream(context, environment.timers, environment.clock), environment_(environment) {}
+FetchStream::FetchStream(const MethodGate& gate, const ServiceEnvironment& environment,
+                         grpc::CallbackServerContext* context)
+    : ChunkStream(context, environment.timers, environment.clock), gate_(gate), environment_(environment) {}
 
 void FetchStream::Begin(const grpc::ByteBuffer& request) {
   Run([&] { return Accept(request); });
 }
 
 absl::Status FetchStream::Accept(const grpc::ByteBuffer& request) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Identity identity, gate_.Enter(*context()));
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(request, kControlMessageBytes, &request_));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
   PENSTOCK_ASSIGN_OR_RETURN(const HandleName name, HandleName::Parse(request_.name()));
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request_.chunk_size()));
   PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration wait,
                             CheckedDuration(request_.wait_for(), absl::Seconds(60), "wait_for"));
-  PENSTOCK_ASSIGN_OR_RETURN(pin_, environment_.handles->Pin(caller, name));
+  PENSTOCK_ASSIGN_OR_RETURN(pin_, environment_.handles->Pin(identity.name, name));
   const int64_t deadline = environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(wait);
-  wait_ = environment_.handles->OnSettled(caller, {name}, HandleStore::WaitMode::kAll, deadline,
+  wait_ = environment_.handles->OnSettled(identity.name, {name}, HandleStore::WaitMode::kAll, deadline,
                                           [stream = std::static_pointer_cast<FetchStream>(shared_from_this())](
                                               auto answers) { stream->OnSettled(answers[0]); });
   return absl::OkStatus();

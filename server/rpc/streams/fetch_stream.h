@@ -7,6 +7,7 @@
 
 #include "engine/handles/handle_store.h"
 #include "penstock/v1/handle.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/streams/chunk_stream.h"
 
@@ -19,7 +20,7 @@ namespace penstock {
 // Fails:     reasons of handles; HANDLE_PENDING when it did not settle in time; OFFSET_OUT_OF_RANGE.
 class FetchStream final : public ChunkStream {
  public:
-  FetchStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
+  FetchStream(const MethodGate& gate, const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
 
   // Reads the request and goes on by itself. After Start().
   void Begin(const grpc::ByteBuffer& request);
@@ -30,6 +31,7 @@ class FetchStream final : public ChunkStream {
   absl::Status StartChunks(const HandleInfo& info);
   void OnEnded() override;
 
+  const MethodGate& gate_;
   const ServiceEnvironment environment_;
   v1::FetchHandleRequest request_;
   int64_t chunk_bytes_ = 0;

@@ -23,14 +23,16 @@ constexpr int kMaxParameterNames = 4096;
 
 }  // namespace
 
-ParameterStream::ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context)
-    : ChunkStream(context, environment.timers, environment.clock), environment_(environment) {}
+ParameterStream::ParameterStream(const MethodGate& gate, const ServiceEnvironment& environment,
+                                 grpc::CallbackServerContext* context)
+    : ChunkStream(context, environment.timers, environment.clock), gate_(gate), environment_(environment) {}
 
 void ParameterStream::Begin(const grpc::ByteBuffer& request) {
   Run([&] { return Accept(request); });
 }
 
 absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
+  PENSTOCK_ASSIGN_OR_RETURN(const Identity identity, gate_.Enter(*context()));
   v1::ReadParametersRequest request;
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kSpecificationMessageBytes, &request));
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request.chunk_size()));
@@ -54,29 +56,31 @@ absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
       .done = [stream = std::static_pointer_cast<ParameterStream>(shared_from_this())](auto snapshot) {
         stream->Run([&] { return snapshot.ok() ? stream->StartChunks(*std::move(snapshot)) : snapshot.status(); });
       }};
-  return request.checkpoint().empty() ? ReadPipeline(request, std::move(read))
-                                      : ReadCheckpoint(request, std::move(read));
+  return request.checkpoint().empty() ? ReadPipeline(request, identity, std::move(read))
+                                      : ReadCheckpoint(request, identity, std::move(read));
 }
 
-absl::Status ParameterStream::ReadPipeline(const v1::ReadParametersRequest& request, ReadCall read) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
+absl::Status ParameterStream::ReadPipeline(const v1::ReadParametersRequest& request, const Identity& identity,
+                                           ReadCall read) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string session, SessionOf(*context()));
-  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request.pipeline(), "pipeline"));
-  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(caller, pipeline->name()));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, identity, request.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(identity.name, pipeline->name()));
   Keep(place);
-  pipeline->ReadParameters({.caller = caller, .session = session, .place = std::move(place)}, std::move(read), left_);
+  pipeline->ReadParameters({.caller = identity.name, .session = session, .place = std::move(place)}, std::move(read),
+                           left_);
   return absl::OkStatus();
 }
 
-absl::Status ParameterStream::ReadCheckpoint(const v1::ReadParametersRequest& request, ReadCall read) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
+absl::Status ParameterStream::ReadCheckpoint(const v1::ReadParametersRequest& request, const Identity& identity,
+                                             ReadCall read) {
   if (!request.pipeline().empty()) {
     return InvalidField("pipeline", "must not be set beside a checkpoint", Shortened(request.pipeline()));
   }
   if (request.gradients()) return InvalidField("gradients", "are in no checkpoint", "true");
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName(request.checkpoint(), "checkpoint"));
+  PENSTOCK_RETURN_IF_ERROR(CheckSees(identity, name.pipeline));
   PENSTOCK_RETURN_IF_ERROR(environment_.checkpoints->Find(name.pipeline, name.checkpoint).status());
-  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(caller, name.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(identity.name, name.pipeline));
   Keep(std::move(place));
   environment_.checkpoint_reader->Read(environment_.checkpoints->FindFolder(name.pipeline), name.checkpoint,
                                        std::move(read), left_);

@@ -7,6 +7,7 @@
 #include "engine/base/cancel_token.h"
 #include "engine/serve/served_pipeline.h"
 #include "penstock/v1/state.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/streams/chunk_stream.h"
 
@@ -19,19 +20,20 @@ namespace penstock {
 // Fails:     as ServedPipeline::ReadParameters() and CheckpointReader; CALLER_QUOTA.
 class ParameterStream final : public ChunkStream {
  public:
-  ParameterStream(const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
+  ParameterStream(const MethodGate& gate, const ServiceEnvironment& environment, grpc::CallbackServerContext* context);
 
   // Reads the request and goes on by itself. After Start().
   void Begin(const grpc::ByteBuffer& request);
 
  private:
   absl::Status Accept(const grpc::ByteBuffer& request);
-  absl::Status ReadPipeline(const v1::ReadParametersRequest& request, ReadCall read);
-  absl::Status ReadCheckpoint(const v1::ReadParametersRequest& request, ReadCall read);
+  absl::Status ReadPipeline(const v1::ReadParametersRequest& request, const Identity& identity, ReadCall read);
+  absl::Status ReadCheckpoint(const v1::ReadParametersRequest& request, const Identity& identity, ReadCall read);
   absl::Status StartChunks(std::shared_ptr<const ParameterSnapshot> snapshot);
   void OnAllSent() override { snapshot_.reset(); }
   void OnEnded() override { left_->Cancel(); }
 
+  const MethodGate& gate_;
   const ServiceEnvironment environment_;
   const std::shared_ptr<CancelToken> left_ = std::make_shared<CancelToken>();  // cancelled when the reader has gone
   int64_t chunk_bytes_ = 0;

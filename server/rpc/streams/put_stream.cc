@@ -13,15 +13,15 @@
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
-PutStream::PutStream(const ServiceEnvironment& environment, std::shared_ptr<TensorUploads> puts,
+PutStream::PutStream(const MethodGate& gate, const ServiceEnvironment& environment, std::shared_ptr<TensorUploads> puts,
                      grpc::CallbackServerContext* context)
     : ReceiveStream(environment, context, kPutCreditBytes), environment_(environment), puts_(std::move(puts)) {
-  absl::StatusOr<std::string> caller = CallerOf(*context);
-  if (!caller.ok()) {
-    End(caller.status());
+  absl::StatusOr<Identity> identity = gate.Enter(*context);
+  if (!identity.ok()) {
+    End(identity.status());
     return;
   }
-  caller_ = *std::move(caller);
+  identity_ = *std::move(identity);
   guard().Watch(context);
   StartRead(&read_);
 }
@@ -70,7 +70,7 @@ absl::StatusOr<bool> PutStream::Begin(const Pieces& bytes) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, ParsePipelineName(start.pipeline(), "pipeline"));
   if (start.tensors().empty()) return InvalidField("tensors", "must not be empty", "no tensor");
   TensorUploads::Request request;
-  request.caller = caller_;
+  request.caller = identity_.name;
   request.pipeline = pipeline;
   request.request_id = start.request_id();
   for (const v1::TensorHeader& header : start.tensors()) {
@@ -78,8 +78,8 @@ absl::StatusOr<bool> PutStream::Begin(const Pieces& bytes) {
   }
   PENSTOCK_RETURN_IF_ERROR(ValidateTensorHeaders(request.headers));
   PENSTOCK_ASSIGN_OR_RETURN(request.lease, environment_.handles->CheckedLease(AsDuration(start.lease())));
-  PENSTOCK_RETURN_IF_ERROR(environment_.pipelines->Find(pipeline).status());
-  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(caller_, pipeline));
+  PENSTOCK_RETURN_IF_ERROR(LivePipeline(environment_, identity_, pipeline).status());
+  PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(identity_.name, pipeline));
   Keep(std::move(ticket));
   PENSTOCK_ASSIGN_OR_RETURN(hold_, puts_->Attach(std::move(request)));
   guard().EndAt(hold_->end_nanos);
@@ -98,7 +98,7 @@ absl::StatusOr<bool> PutStream::TakeChunk(const Pieces& bytes) {
 absl::StatusOr<bool> PutStream::Answer(const TensorUploads::Position& position, bool first) {
   v1::PutTensorsResponse response;
   if (position.complete) {
-    PENSTOCK_ASSIGN_OR_RETURN(const HandleInfo info, environment_.handles->Get(caller_, puts_->NameOf(*hold_)));
+    PENSTOCK_ASSIGN_OR_RETURN(const HandleInfo info, environment_.handles->Get(identity_.name, puts_->NameOf(*hold_)));
     *response.mutable_handle() = ToProto(info);
     Write(response);
     return false;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "penstock/v1/handle.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/streams/receive_stream.h"
 #include "server/rpc/streams/tensor_uploads.h"
 
@@ -23,7 +24,7 @@ namespace penstock {
 //            TENSOR_HEADER, TENSOR_TOO_LARGE, HANDLE_BUDGET.
 class PutStream final : public ReceiveStream {
  public:
-  PutStream(const ServiceEnvironment& environment, std::shared_ptr<TensorUploads> puts,
+  PutStream(const MethodGate& gate, const ServiceEnvironment& environment, std::shared_ptr<TensorUploads> puts,
             grpc::CallbackServerContext* context);
 
  private:
@@ -38,7 +39,7 @@ class PutStream final : public ReceiveStream {
 
   const ServiceEnvironment environment_;
   const std::shared_ptr<TensorUploads> puts_;
-  std::string caller_;
+  Identity identity_;
   grpc::ByteBuffer read_;
   std::optional<TensorUploads::Hold> hold_;
 };

@@ -70,10 +70,11 @@ v1::TraceSummary DescribeCapture(const TraceCapture& capture) {
   return summary;
 }
 
-TraceStream::TraceStream(const ServiceEnvironment& environment, JobThread* jobs, StreamSlots* slots,
-                         grpc::CallbackServerContext* context,
+TraceStream::TraceStream(const MethodGate& gate, const ServiceEnvironment& environment, JobThread* jobs,
+                         StreamSlots* slots, grpc::CallbackServerContext* context,
                          std::function<void(const std::shared_ptr<TraceStream>&)> forget)
     : WriteStream(context, environment.timers, environment.clock),
+      gate_(gate),
       environment_(environment),
       jobs_(jobs),
       slots_(slots),
@@ -94,16 +95,17 @@ void TraceStream::Begin(const grpc::ByteBuffer& request) {
 }
 
 absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
+  PENSTOCK_ASSIGN_OR_RETURN(identity_, gate_.Enter(*context()));
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request_));
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string caller, CallerOf(*context()));
   PENSTOCK_RETURN_IF_ERROR(CheckRequest(request_));
-  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, request_.pipeline(), "pipeline"));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline,
+                            FindPipeline(environment_, identity_, request_.pipeline(), "pipeline"));
   metrics_ = pipeline->metrics();
   if (metrics_ == nullptr || !metrics_->KeepsTraces()) {
     return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
                  "this pipeline keeps no traces (--trace-ring-events)");
   }
-  PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, slots_->Take(caller));
+  PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, slots_->Take(identity_.name));
   slot_ = slot;
   Keep(slot);
   guard().SetBusy(true);
@@ -137,7 +139,7 @@ absl::Status TraceStream::TakeKept() {
 // Takes what has come, and looks again later or ends the recording.
 absl::Status TraceStream::Record() {
   // Looked up each time: a stream must not outlive a deleted pipeline.
-  PENSTOCK_RETURN_IF_ERROR(FindPipeline(environment_, request_.pipeline(), "pipeline").status());
+  PENSTOCK_RETURN_IF_ERROR(FindPipeline(environment_, identity_, request_.pipeline(), "pipeline").status());
   TraceCapture capture;
   {
     absl::MutexLock lock(&mu_);
@@ -164,7 +166,7 @@ absl::Status TraceStream::Record() {
 }
 
 void TraceStream::StartFile(TraceCapture capture) {
-  if (const auto pipeline = FindPipeline(environment_, request_.pipeline(), "pipeline"); pipeline.ok()) {
+  if (const auto pipeline = FindPipeline(environment_, identity_, request_.pipeline(), "pipeline"); pipeline.ok()) {
     AddCalls((*pipeline)->EndedCalls(), &capture);
   }
   v1::ExportTraceResponse first;

@@ -13,6 +13,7 @@
 #include "engine/observe/trace_capture.h"
 #include "engine/observe/trace_export.h"
 #include "penstock/v1/insight.pb.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/streams/stream_slots.h"
 #include "server/rpc/streams/write_stream.h"
@@ -35,7 +36,7 @@ class TraceStream final : public WriteStream {
   static constexpr absl::Duration kStepPatience = absl::Minutes(10);
 
   // The job thread runs what it was given before it goes; it outlives the stream's end.
-  TraceStream(const ServiceEnvironment& environment, JobThread* jobs, StreamSlots* slots,
+  TraceStream(const MethodGate& gate, const ServiceEnvironment& environment, JobThread* jobs, StreamSlots* slots,
               grpc::CallbackServerContext* context, std::function<void(const std::shared_ptr<TraceStream>&)> forget);
 
   // Reads the request and goes on by itself. After Start().
@@ -53,10 +54,12 @@ class TraceStream final : public WriteStream {
   void OnSent() override;
   void OnEnded() override ABSL_LOCKS_EXCLUDED(mu_);
 
+  const MethodGate& gate_;
   const ServiceEnvironment environment_;
   JobThread* const jobs_;
   StreamSlots* const slots_;
   const std::function<void(const std::shared_ptr<TraceStream>&)> forget_;
+  Identity identity_;
   v1::ExportTraceRequest request_;
   std::weak_ptr<void> slot_;  // free when the caller hears of the end, unless a part waits
   std::shared_ptr<const PipelineMetrics> metrics_;

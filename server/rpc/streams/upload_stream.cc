@@ -18,16 +18,14 @@ constexpr int64_t kCreditBytes = int64_t{32} << 20;
 
 }  // namespace
 
-UploadStream::UploadStream(const ServiceEnvironment& environment, const ModelParts& parts,
+UploadStream::UploadStream(const MethodGate& gate, const ServiceEnvironment& environment, const ModelParts& parts,
                            grpc::CallbackServerContext* context)
     : ReceiveStream(environment, context, kCreditBytes), parts_(parts) {
-  absl::Status status = CheckModelsEnabled(parts_, /*changes=*/true);
+  const absl::StatusOr<Identity> identity = gate.Enter(*context);
+  absl::Status status = identity.status();
+  if (status.ok()) status = CheckModelsEnabled(parts_, /*changes=*/true);
   if (status.ok()) status = environment.admission->CheckOpen();
-  if (status.ok()) {
-    absl::StatusOr<std::string> caller = CallerOf(*context);
-    status = caller.status();
-    if (status.ok()) caller_ = *std::move(caller);
-  }
+  if (status.ok()) caller_ = identity->name;
   if (!status.ok()) {
     End(status);
     return;

@@ -6,6 +6,7 @@
 
 #include "penstock/v1/model.pb.h"
 #include "server/models/model_uploads.h"
+#include "server/rpc/method_gate.h"
 #include "server/rpc/model_parts.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/streams/receive_stream.h"
@@ -23,7 +24,8 @@ namespace penstock {
 // Fails:     as ModelUploads; STREAM_PROTOCOL for a message out of place, MESSAGE_TOO_LARGE.
 class UploadStream final : public ReceiveStream {
  public:
-  UploadStream(const ServiceEnvironment& environment, const ModelParts& parts, grpc::CallbackServerContext* context);
+  UploadStream(const MethodGate& gate, const ServiceEnvironment& environment, const ModelParts& parts,
+               grpc::CallbackServerContext* context);
 
  private:
   void OnReadDone(bool ok) override;

@@ -14,6 +14,7 @@
 #include "google/protobuf/descriptor.pb.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "server/identity/authenticator.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/services/health_service.h"
 #include "server/rpc/services/reflection_service.h"
@@ -42,7 +43,8 @@ class HealthTest : public ::testing::Test {
 
   testing::FakeClock clock_;
   TimerQueue timers_{&clock_};
-  HealthServiceImpl health_{&timers_, &clock_, /*max_watches=*/5};
+  Authenticator authenticator_{Identity(), &clock_};
+  HealthServiceImpl health_{&authenticator_, &timers_, &clock_, /*max_watches=*/5};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Health::Stub> stub_;
 };
@@ -192,7 +194,8 @@ class ReflectionStreams : public ::testing::Test {
 
   testing::FakeClock clock_;
   TimerQueue timers_{&clock_};
-  ReflectionServiceV1 service_{{"penstock.v1.WorkService"}, &timers_, &clock_};
+  Authenticator authenticator_{Identity(), &clock_};
+  ReflectionServiceV1 service_{&authenticator_, {"penstock.v1.WorkService"}, &timers_, &clock_};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Stub::Stub> stub_;
   Request request_;
@@ -270,10 +273,11 @@ TEST(Reflection, DescribesItsServicesWithAllTheyImport) {
       "inference.GRPCInferenceService", "grpc.health.v1.Health",       "grpc.reflection.v1.ServerReflection"};
   testing::FakeClock clock;
   TimerQueue timers(&clock);
-  ReflectionServiceV1 service(names, &timers, &clock);
+  Authenticator authenticator(Identity(), &clock);
+  ReflectionServiceV1 service(&authenticator, names, &timers, &clock);
   ReflectionRebuildsEveryService<ReflectionServiceV1, grpc::reflection::v1::ServerReflectionRequest,
                                  grpc::reflection::v1::ServerReflectionResponse>(&service, names);
-  ReflectionServiceV1Alpha alpha(names, &timers, &clock);
+  ReflectionServiceV1Alpha alpha(&authenticator, names, &timers, &clock);
   ReflectionRebuildsEveryService<ReflectionServiceV1Alpha, grpc::reflection::v1alpha::ServerReflectionRequest,
                                  grpc::reflection::v1alpha::ServerReflectionResponse>(&alpha, names);
 }
@@ -281,7 +285,8 @@ TEST(Reflection, DescribesItsServicesWithAllTheyImport) {
 TEST(Reflection, AnswersEachQuestionOfAStream) {
   testing::FakeClock clock;
   TimerQueue timers(&clock);
-  ReflectionServiceV1 service({"penstock.v1.WorkService", "grpc.health.v1.Health"}, &timers, &clock);
+  Authenticator authenticator(Identity(), &clock);
+  ReflectionServiceV1 service(&authenticator, {"penstock.v1.WorkService", "grpc.health.v1.Health"}, &timers, &clock);
   grpc::ServerBuilder builder;
   builder.RegisterService(&service);
   auto server = builder.BuildAndStart();

@@ -25,6 +25,7 @@
 #include "penstock/v1/pipeline_service.grpc.pb.h"
 #include "penstock/v1/state_service.grpc.pb.h"
 #include "penstock/v1/work_service.grpc.pb.h"
+#include "server/identity/authenticator.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_metrics.h"
 #include "server/rpc/convert/page_token.h"
@@ -75,7 +76,8 @@ void Await(const Ready& ready) {
 
 class ServicesTest : public HostingFixture {
  protected:
-  ServicesTest() : admission_(3, &registry_), tokens_(&clock_) {
+  explicit ServicesTest(Identity anyone = Identity())
+      : authenticator_(std::move(anyone), &clock_), admission_(3, &registry_), tokens_(&clock_) {
     const ServiceEnvironment environment{.pipelines = table_.get(),
                                          .checkpoints = checkpoints_.get(),
                                          .checkpoint_reader = &checkpoint_reader_,
@@ -84,7 +86,8 @@ class ServicesTest : public HostingFixture {
                                          .clock = &clock_,
                                          .metrics = &registry_,
                                          .admission = &admission_,
-                                         .page_tokens = &tokens_};
+                                         .page_tokens = &tokens_,
+                                         .authenticator = &authenticator_};
     pipelines_service_ = std::make_unique<PipelineServiceImpl>(environment);
     work_service_ = std::make_unique<WorkServiceImpl>(environment);
     handles_service_ = std::make_unique<HandleServiceImpl>(environment);
@@ -181,6 +184,7 @@ class ServicesTest : public HostingFixture {
     return work_->TrainStep(&context, request, response);
   }
 
+  Authenticator authenticator_;
   Admission admission_;
   PageTokens tokens_;
   JobThread trace_jobs_{"ps-traces"};
@@ -503,10 +507,13 @@ class OneMethod : public v1::WorkService::WithRawCallbackMethod_Infer<v1::WorkSe
   explicit OneMethod(Handler handler) : handler_(std::move(handler)) {}
   grpc::ServerUnaryReactor* Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                   grpc::ByteBuffer* response) override {
-    return ServeUnary<v1::InferRequest, v1::InferResponse>(context, request, response, kWorkMessageBytes, handler_);
+    return ServeUnary<v1::InferRequest, v1::InferResponse>(gate_.Of("Infer"), context, request, response,
+                                                           kWorkMessageBytes, handler_);
   }
 
  private:
+  Authenticator authenticator_{Identity(), RealClock()};
+  const ServiceGate gate_{&authenticator_, v1::WorkService::service_full_name()};
   const Handler handler_;
 };
 

@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/observe/metrics_registry.h"
+#include "server/identity/authenticator.h"
 #include "server/liveness.h"
 #include "server/rpc/services/health_service.h"
 #include "server/state_lock.h"
@@ -69,7 +70,8 @@ class ApiServerTest : public ::testing::Test {
   FakeClock clock_;
   MetricsRegistry registry_{&clock_};
   TimerQueue timers_{&clock_};
-  HealthServiceImpl health_{&timers_, &clock_};
+  Authenticator authenticator_{Identity(), &clock_};
+  HealthServiceImpl health_{&authenticator_, &timers_, &clock_};
 };
 
 TEST_F(ApiServerTest, FindsAFreePortAndTellsIt) {

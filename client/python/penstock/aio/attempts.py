@@ -16,6 +16,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from penstock.channels import Traceparent
+from penstock.credentials import CredentialFiles
 from penstock.deadline import Deadline, grpc_seconds
 from penstock.endpoint import Endpoint, closed_error
 from penstock.errors import PenstockError
@@ -35,13 +36,19 @@ class Attempts(Endpoint):
     """What calls one daemon, without repeating. Belongs to one event loop."""
 
     def __init__(
-        self, address: str, caller: str | None, timeout: float, retry_for: float, traceparent: Traceparent = None
+        self,
+        address: str,
+        caller: str | None,
+        timeout: float,
+        retry_for: float,
+        traceparent: Traceparent = None,
+        files: CredentialFiles = CredentialFiles(),
     ) -> None:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError("a client of asyncio is made inside the event loop that uses it") from None
-        super().__init__(grpc.aio.insecure_channel, address, caller, timeout, retry_for, traceparent)
+        super().__init__(grpc.aio, address, caller, timeout, retry_for, traceparent, files)
         self._released: list[str] = []
         self._releasing: asyncio.Task[None] | None = None
 

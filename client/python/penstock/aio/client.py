@@ -23,6 +23,7 @@ from penstock.creation import (
     planning_deadline,
     shown,
 )
+from penstock.credentials import CredentialFiles
 from penstock.deadline import Deadline
 from penstock.errors import DeadlineError, PenstockError
 from penstock.inputs import Inputs, InputValue
@@ -44,13 +45,20 @@ class Client:
 
     Args:
         address: ``host``, ``host:port`` or ``unix:PATH`` of the daemon's API; without a port, 8470.
-        caller: who calls; it owns the handles it makes. ``None``: the daemon's ``local``.
+        caller: who calls; it owns the handles it makes. ``None``: the daemon's ``local``. Of no account where the daemon
+            asks for a certificate or a token.
         timeout: seconds that the daemon may take to answer a call that has no time of its own, waiting not included.
         retry_for: seconds for which a call that has no time of its own is repeated, with the same request id, while the
             daemon is UNAVAILABLE; 0: no call is ever repeated.
         traceparent: of the W3C ("00-<trace id>-<span id>-<flags>"), sent with each call, so that the daemon's spans
             belong to that trace; or a function that is asked before each call and may return ``None``. ``None``: the
             variable ``TRACEPARENT``, if it is set.
+        tls_ca: file of the certificates as PEM that sign the daemon's; ``None`` here and below: the variable
+            ``PENSTOCK_TLS_CA`` (and so on), if it is set. With any of the four the connection is TLS; without this one,
+            gRPC's own authorities count.
+        tls_cert: file of the client's certificate as PEM, by which the daemon knows the caller.
+        tls_key: file of its private key.
+        token_file: file of a bearer token, by which the daemon knows the caller; read for each call.
     """
 
     def __init__(
@@ -61,8 +69,13 @@ class Client:
         timeout: float = 60.0,
         retry_for: float = 10.0,
         traceparent: Traceparent = None,
+        tls_ca: str | None = None,
+        tls_cert: str | None = None,
+        tls_key: str | None = None,
+        token_file: str | None = None,
     ) -> None:
-        self._connection = Connection(address, caller, timeout, retry_for, traceparent)
+        files = CredentialFiles(tls_ca, tls_cert, tls_key, token_file)
+        self._connection = Connection(address, caller, timeout, retry_for, traceparent, files)
         self.models = Models(self._connection)
 
     async def close(self) -> None:

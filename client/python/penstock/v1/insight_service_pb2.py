@@ -12,15 +12,22 @@ _sym_db = _symbol_database.Default()
 
 
 from penstock.v1 import insight_pb2 as penstock_dot_v1_dot_insight__pb2
+from penstock.v1 import role_pb2 as penstock_dot_v1_dot_role__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!penstock/v1/insight_service.proto\x12\x0bpenstock.v1\x1a\x19penstock/v1/insight.proto2\x91\x02\n\x0eInsightService\x12Y\n\x0fWatchStatistics\x12#.penstock.v1.WatchStatisticsRequest\x1a\x1f.penstock.v1.PipelineStatistics0\x01\x12P\n\x0bGetSchedule\x12\x1f.penstock.v1.GetScheduleRequest\x1a .penstock.v1.GetScheduleResponse\x12R\n\x0b\x45xportTrace\x12\x1f.penstock.v1.ExportTraceRequest\x1a .penstock.v1.ExportTraceResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!penstock/v1/insight_service.proto\x12\x0bpenstock.v1\x1a\x19penstock/v1/insight.proto\x1a\x16penstock/v1/role.proto2\xa3\x02\n\x0eInsightService\x12_\n\x0fWatchStatistics\x12#.penstock.v1.WatchStatisticsRequest\x1a\x1f.penstock.v1.PipelineStatistics\"\x04\xf8\xe9\x18\x01\x30\x01\x12V\n\x0bGetSchedule\x12\x1f.penstock.v1.GetScheduleRequest\x1a .penstock.v1.GetScheduleResponse\"\x04\xf8\xe9\x18\x01\x12X\n\x0b\x45xportTrace\x12\x1f.penstock.v1.ExportTraceRequest\x1a .penstock.v1.ExportTraceResponse\"\x04\xf8\xe9\x18\x01\x30\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.insight_service_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _INSIGHTSERVICE._serialized_start=78
-  _INSIGHTSERVICE._serialized_end=351
+  _INSIGHTSERVICE.methods_by_name['WatchStatistics']._options = None
+  _INSIGHTSERVICE.methods_by_name['WatchStatistics']._serialized_options = b'\370\351\030\001'
+  _INSIGHTSERVICE.methods_by_name['GetSchedule']._options = None
+  _INSIGHTSERVICE.methods_by_name['GetSchedule']._serialized_options = b'\370\351\030\001'
+  _INSIGHTSERVICE.methods_by_name['ExportTrace']._options = None
+  _INSIGHTSERVICE.methods_by_name['ExportTrace']._serialized_options = b'\370\351\030\001'
+  _INSIGHTSERVICE._serialized_start=102
+  _INSIGHTSERVICE._serialized_end=393
 # @@protoc_insertion_point(module_scope)

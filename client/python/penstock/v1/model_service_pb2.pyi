@@ -1,4 +1,5 @@
 from penstock.v1 import model_pb2 as _model_pb2
+from penstock.v1 import role_pb2 as _role_pb2
 from google.protobuf import descriptor as _descriptor
 from typing import ClassVar as _ClassVar
 

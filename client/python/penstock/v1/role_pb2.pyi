@@ -1,0 +1,16 @@
+from google.protobuf import descriptor_pb2 as _descriptor_pb2
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from typing import ClassVar as _ClassVar
+
+DESCRIPTOR: _descriptor.FileDescriptor
+ROLE_ADMIN: Role
+ROLE_FIELD_NUMBER: _ClassVar[int]
+ROLE_INFER: Role
+ROLE_TRAIN: Role
+ROLE_UNSPECIFIED: Role
+ROLE_VIEWER: Role
+role: _descriptor.FieldDescriptor
+
+class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
