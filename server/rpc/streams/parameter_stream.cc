@@ -78,7 +78,9 @@ absl::Status ParameterStream::ReadCheckpoint(const v1::ReadParametersRequest& re
   }
   if (request.gradients()) return InvalidField("gradients", "are in no checkpoint", "true");
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName(request.checkpoint(), "checkpoint"));
-  PENSTOCK_RETURN_IF_ERROR(CheckSees(identity, name.pipeline));
+  if (!identity.Sees(name.pipeline)) {
+    return WithValue(CheckpointNotFound(name.checkpoint), "pipeline", name.pipeline);
+  }
   PENSTOCK_RETURN_IF_ERROR(environment_.checkpoints->Find(name.pipeline, name.checkpoint).status());
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(identity.name, name.pipeline));
   Keep(std::move(place));
