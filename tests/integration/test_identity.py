@@ -157,6 +157,22 @@ def test_refusals_of_strangers_are_counted(tls: Daemon, identities: Identities) 
     assert refused() == before + 1
 
 
+def test_a_stranger_is_refused_before_its_message_is_there(tls: Daemon, identities: Identities) -> None:
+    """So strangers can't fill the memory: a method's own gate is only asked once the whole message has come."""
+    hold = threading.Event()
+
+    def never() -> Iterator[bytes]:
+        hold.wait(60)
+        yield b""
+
+    with grpc.secure_channel(tls.address, identities.credentials()) as channel:
+        stream = channel.stream_stream("/penstock.v1.WorkService/TrainStep")(never(), timeout=30)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(stream)
+        hold.set()
+    assert (refused.value.code(), reason_of(refused.value)) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_MISSING")
+
+
 def test_the_health_port_answers_without_tls_and_nothing_else(tls: Daemon) -> None:
     with grpc.insecure_channel(tls.probe_address) as channel:
         health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)

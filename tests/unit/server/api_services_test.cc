@@ -185,6 +185,52 @@ TEST_F(RolesTest, APipelineOutsideThePatternIsNotThere) {
   EXPECT_TRUE(table_->Get("gpt").ok());
 }
 
+TEST_F(RolesTest, CheckpointsOutsideThePatternAreNotThere) {
+  Serve(On("*"));
+  {
+    const auto state = v1::StateService::NewStub(channel_);
+    grpc::ClientContext context;
+    v1::SaveCheckpointRequest request;
+    request.set_pipeline("pipelines/gpt");
+    request.set_checkpoint_id("one");
+    request.set_request_id("00000000-0000-4000-8000-000000000003");
+    v1::Checkpoint saved;
+    const grpc::Status status = state->SaveCheckpoint(&context, request, &saved);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+  const auto listed = [this] {
+    const auto state = v1::StateService::NewStub(channel_);
+    grpc::ClientContext context;
+    v1::ListCheckpointsRequest request;
+    request.set_parent("pipelines/-");
+    v1::ListCheckpointsResponse response;
+    EXPECT_TRUE(state->ListCheckpoints(&context, request, &response).ok());
+    return response.checkpoints_size();
+  };
+  EXPECT_EQ(listed(), 1);
+  Serve(On("team-*"));
+  EXPECT_EQ(listed(), 0);
+  const auto state = v1::StateService::NewStub(channel_);
+  {
+    grpc::ClientContext context;
+    v1::RestoreCheckpointRequest request;
+    request.set_name("pipelines/gpt/checkpoints/one");
+    request.set_request_id("00000000-0000-4000-8000-000000000004");
+    v1::RestoreCheckpointResponse response;
+    EXPECT_EQ(ReasonOfStatus(state->RestoreCheckpoint(&context, request, &response)), "PIPELINE_NOT_FOUND");
+  }
+  {
+    const auto pipelines = v1::PipelineService::NewStub(channel_);
+    grpc::ClientContext context;
+    v1::CreatePipelineRequest request;
+    request.set_pipeline_id("team-copy");
+    request.set_from_checkpoint("pipelines/gpt/checkpoints/one");
+    request.set_request_id("00000000-0000-4000-8000-000000000005");
+    v1::Pipeline pipeline;
+    EXPECT_EQ(ReasonOfStatus(pipelines->CreatePipeline(&context, request, &pipeline)), "CHECKPOINT_NOT_FOUND");
+  }
+}
+
 TEST_F(RolesTest, APipelineOutsideThePatternIsNotMade) {
   Serve(On("team-*", Role::kTrain));
   const auto pipelines = v1::PipelineService::NewStub(channel_);
