@@ -102,8 +102,9 @@ absl::StatusOr<std::unique_ptr<CallTable>> CallTable::Open(Database* database) {
   std::unique_ptr<CallTable> table(new CallTable);
   const auto prepare = [database](Statement* statement, const std::string& sql) {
     absl::StatusOr<Statement> prepared = database->Prepare(sql);
-    if (prepared.ok()) *statement = *std::move(prepared);
-    return prepared.status();
+    if (!prepared.ok()) return prepared.status();
+    *statement = *std::move(prepared);
+    return absl::OkStatus();
   };
   const std::string outcome_columns = kOutcomeColumns;
   const std::pair<Statement*, std::string> statements[] = {
@@ -211,7 +212,7 @@ absl::Status CallTable::VisitOutcomes(const std::function<absl::Status(const Rec
     PENSTOCK_ASSIGN_OR_RETURN(const bool found, visit_outcomes_.Step());
     if (!found) return absl::OkStatus();
     const absl::StatusOr<RecordedCall> call = VerifiedOutcome(visit_outcomes_);
-    const absl::Status visited = call.ok() ? visit(*call) : call.status();
+    absl::Status visited = call.ok() ? visit(*call) : call.status();
     if (visited.ok()) continue;
     visit_outcomes_.Reset();
     return visited;

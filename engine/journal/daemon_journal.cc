@@ -87,7 +87,7 @@ absl::StatusOr<PipelineRequest> RequestAt(const Statement& row) {
 absl::StatusOr<std::unique_ptr<DaemonJournal>> DaemonJournal::Open(const std::string& folder, Clock* clock,
                                                                    Options options) {
   if (options.files == nullptr) options.files = RealFileSystem();
-  std::unique_ptr<DaemonJournal> journal(new DaemonJournal(clock, std::move(options)));
+  std::unique_ptr<DaemonJournal> journal(new DaemonJournal(clock, options));
   absl::MutexLock lock(&journal->mu_);
   PENSTOCK_RETURN_IF_ERROR(journal->OpenFiles(folder));
   PENSTOCK_RETURN_IF_ERROR(journal->Verify());

@@ -83,7 +83,7 @@ class DaemonJournal {
   absl::Status Close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  DaemonJournal(Clock* clock, Options options) : clock_(clock), options_(std::move(options)) {}
+  DaemonJournal(Clock* clock, const Options& options) : clock_(clock), options_(options) {}
   absl::Status OpenFiles(const std::string& folder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Verify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status WriteRows(const Change& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -80,7 +80,7 @@ absl::StatusOr<bool> Statement::Step() {
 }
 
 absl::Status Statement::Run() {
-  const absl::Status status = Step().status();
+  absl::Status status = Step().status();
   Reset();
   return status;
 }

@@ -174,7 +174,7 @@ absl::Status PipelineJournal::Prepare(Group& group) {
   }
   for (NewCall& call : group.calls) {
     if (!call.refused.ok()) continue;
-    const absl::Status stored = StoreInputs(call);
+    absl::Status stored = StoreInputs(call);
     if (stored.ok()) continue;
     if (absl::IsResourceExhausted(stored)) return stored;
     // What the disk holds after a failed write or sync is not known.
