@@ -18,7 +18,7 @@ from small_models import create_mlp
 CASES: list[tuple[tuple[str, ...], set[str], bool]] = [
     (("",), {"status", "top", "bench", "doctor", "pipeline"}, False),
     (("check",), {"checkpoint"}, True),
-    (("checkpoint", ""), {"save", "restore", "list", "copy", "delete"}, True),
+    (("checkpoint", ""), {"save", "restore", "list", "copy", "export", "delete"}, True),
     (("--server", "pipeline", "checkpoint", "s"), {"save"}, True),  # a value is no command
     (("pipeline", "create", "x", "--checkpoint", "al"), {"always"}, True),
     (("status", "-o", "js"), {"json", "jsonl"}, True),

@@ -70,6 +70,22 @@ TEST(ProgramModel, ExcludesOtherModelsAndPrecisions) {
   EXPECT_EQ(ReasonOf(ExpandModel(missing).status()), "MODEL_NOT_FOUND");
 }
 
+TEST(ProgramModel, RefusesModesThatTakeOrGiveOtherThings) {
+  const absl::StatusOr<ExportedProgram> both =
+      ReadExportedProgram(testing::Shared(testing::GoldenFile("conv_net_both.pt2")));
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_TRUE(ProgramModel::Create(*both).ok());
+  ExportedProgram other_output = *both;
+  other_output.training->outputs.at(0).name = "another";
+  ExportedProgram other_rank = *both;
+  other_rank.training->inputs.at(0).shape.pop_back();
+  for (const ExportedProgram& program : {other_output, other_rank}) {
+    const absl::Status refused = ProgramModel::Create(program).status();
+    EXPECT_EQ(ReasonOf(refused), "SPEC_INVALID");
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("must take and give the same in both modes"));
+  }
+}
+
 TEST(LoadProgram, TakesNamesOfTheRootOnly) {
   for (const std::string name :
        {"../conv_net.pt2", "/etc/passwd", "a/b.pt2", ".hidden.pt2", "-x.pt2", "x.pt", ".pt2", "a\\b.pt2", ""}) {
