@@ -138,7 +138,8 @@ struct ListedCheckpoints {
 };
 
 absl::Status ListCheckpoints(const ListedCheckpoints& options, Session& session) {
-  if (options.all != options.pipeline.empty()) return UsageError("PIPELINE", "give a pipeline, or --all, not both");
+  if (options.all && !options.pipeline.empty()) return UsageError("PIPELINE", "give a pipeline or --all, not both");
+  if (!options.all && options.pipeline.empty()) return UsageError("PIPELINE", "missing; or give --all");
   const std::string pipeline = options.all ? "-" : options.pipeline;
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, client->ListCheckpoints(pipeline));

@@ -748,6 +748,7 @@ TEST_F(CommandLineTest, CheckpointsOfAllPipelines) {
   ExpectGolden("checkpoint_list_all.txt");
   EXPECT_THAT(err_, HasSubstr("*: the pipeline is deleted; next: penstock pipeline create NAME --from-checkpoint"));
   EXPECT_EQ(Run("checkpoint list"), 2);
+  EXPECT_THAT(err_, HasSubstr("PIPELINE: missing; or give --all"));
   EXPECT_EQ(Run("checkpoint list gpt --all"), 2);
 }
 
