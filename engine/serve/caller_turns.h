@@ -18,7 +18,8 @@ namespace penstock {
 // Model:     Time is virtual: the end of the latest turn that has been run. The first of a caller's calls has a turn,
 //            which ends its rows behind what the caller has under way, or behind now: who was away has saved nothing
 //            up, and owes nothing for what it had alone. The least end goes first, of equal ones the earlier call. So
-//            a call that waits is passed only by as many rows as it has, whoever comes, under whatever name.
+//            a caller's first call waits until each other caller has had about as many rows, and one that comes later
+//            and has no fewer does not pass it, under whatever name.
 // Memory:    that of the calls; of a caller without one nothing is kept.
 // Threads:   those of the lock around it.
 // Fails:     Add() throws std::bad_alloc before anything has happened; the others take no memory.

@@ -64,16 +64,17 @@ absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> CheckpointReader::Load(
     PENSTOCK_ASSIGN_OR_RETURN(
         claim, memory_->Take(absl::StrCat("reads of checkpoint ", info.pipeline, "/", id), 2 * info.bytes));
   }
-  PENSTOCK_ASSIGN_OR_RETURN(LoadedCheckpoint loaded, folder.Load(id));
+  absl::StatusOr<LoadedCheckpoint> loaded = folder.Load(id);
+  if (!loaded.ok()) return WithValue(loaded.status(), "pipeline", info.pipeline);
   if (read.content != ReadContent::kWithOptimizer) {
-    std::erase_if(loaded.state, [](const NamedTensor& tensor) { return IsOptimizerSlot(tensor.name); });
+    std::erase_if(loaded->state, [](const NamedTensor& tensor) { return IsOptimizerSlot(tensor.name); });
   }
   if (!read.names.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(loaded.state, Choose(loaded.state, read.names));
+    PENSTOCK_ASSIGN_OR_RETURN(loaded->state, Choose(loaded->state, read.names));
   }
   auto snapshot = std::make_shared<ParameterSnapshot>();
-  snapshot->step = loaded.info.step;
-  snapshot->tensors = std::move(loaded.state);
+  snapshot->step = loaded->info.step;
+  snapshot->tensors = std::move(loaded->state);
   if (claim != nullptr) PENSTOCK_RETURN_IF_ERROR(claim->Resize(BytesOf(snapshot->tensors)));
   snapshot->claim = std::move(claim);
   return std::shared_ptr<const ParameterSnapshot>(std::move(snapshot));

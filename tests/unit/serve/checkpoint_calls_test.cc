@@ -479,6 +479,11 @@ TEST_F(CheckpointReaderTest, NamesWhatACheckpointLacks) {
   EXPECT_EQ(ValuesOf(lacking)["value"], "other");
   EXPECT_EQ(ReasonOf(Read({.names = {"optimizer/scale.weight/momentum"}}).status()), "PARAMETER_NOT_FOUND");
   EXPECT_EQ(ReasonOf(Read({}, "yours").status()), "CHECKPOINT_NOT_FOUND");
+  const std::string file = temporary_.path() + "/pipelines/gpt/checkpoints/mine/state.safetensors";
+  std::filesystem::resize_file(file, 1);
+  const absl::Status damaged = Read({}).status();
+  EXPECT_EQ(ReasonOf(damaged), "CHECKPOINT_CORRUPT");
+  EXPECT_EQ(ValuesOf(damaged)["pipeline"], "gpt");
 }
 
 TEST_F(CheckpointReaderTest, ClaimsWhatItHoldsUntilTheLastReaderLetsGo) {
