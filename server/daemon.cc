@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/job_thread.h"
@@ -36,6 +37,7 @@
 #include "server/credential_files.h"
 #include "server/folder_checks.h"
 #include "server/http/http_server.h"
+#include "server/journals.h"
 #include "server/liveness.h"
 #include "server/metrics/metrics_page.h"
 #include "server/models/model_root.h"
@@ -55,6 +57,7 @@ namespace penstock {
 namespace {
 
 constexpr int64_t kHealthMemoryBytes = 16 << 20;
+constexpr absl::Duration kInterruptInterval = absl::Milliseconds(100);
 
 // The size of the disk that holds a folder.
 int64_t DiskBytes(const std::string& folder) {
@@ -95,6 +98,8 @@ ServedPipeline::Options HostingOptions(const DaemonOptions& options) {
   hosting.open_graphs = static_cast<int>(options.open_graphs);
   hosting.infer_timeout = options.infer_timeout;
   hosting.forward_timeout = options.forward_timeout;
+  hosting.journal_limits.replay_bytes = options.journal_bytes;
+  hosting.journal_limits.replay_nanos = absl::ToInt64Nanoseconds(options.journal_replay);
   return hosting;
 }
 
@@ -124,7 +129,7 @@ class Daemon::Parts {
       : options_(options), clock_(clock), registry_(clock, options.trace_ring_events), page_tokens_(clock) {}
   ~Parts() { Close(absl::ZeroDuration()); }
 
-  absl::Status Start() {
+  absl::Status Start(const std::function<bool()>& interrupted) {
     PENSTOCK_RETURN_IF_ERROR(OpenState());
     PENSTOCK_ASSIGN_OR_RETURN(credentials_, CredentialFiles::Open(options_, clock_));
     PENSTOCK_ASSIGN_OR_RETURN(tracing_, RequestTracing::Create(options_, epoch_, clock_));
@@ -139,6 +144,7 @@ class Daemon::Parts {
                           {"health", health_address()},
                           {"metrics", metrics_address()},
                           {"admin", admin_address()}});
+    PENSTOCK_RETURN_IF_ERROR(Recover(interrupted));
     lifecycle_.Advance(LifecycleState::kReady);
     return absl::OkStatus();
   }
@@ -171,6 +177,19 @@ class Daemon::Parts {
     checkpoint_quota_ = std::make_unique<CheckpointQuota>(limit > 0 ? limit : DiskBytes(options_.state_dir) / 2);
     PENSTOCK_ASSIGN_OR_RETURN(
         checkpoints_, CheckpointStore::Open(RealFileSystem(), clock_, options_.state_dir, checkpoint_quota_.get()));
+    if (!options_.journal) return absl::OkStatus();
+    PENSTOCK_ASSIGN_OR_RETURN(journals_, Journals::Open(options_, checkpoints_.get(), clock_));
+    return absl::OkStatus();
+  }
+
+  // Makes the pipelines of the journal again. Callers get STARTING meanwhile.
+  absl::Status Recover(const std::function<bool()>& interrupted) {
+    const auto over = std::make_shared<absl::Notification>();
+    PENSTOCK_RETURN_IF_ERROR(pipelines_->Recover([over] { over->Notify(); }));
+    while (!over->WaitForNotificationWithTimeout(kInterruptInterval)) {
+      if (interrupted == nullptr || !interrupted()) continue;
+      return absl::CancelledError("interrupted while the calls of the journal were made again");
+    }
     return absl::OkStatus();
   }
 
@@ -230,8 +249,12 @@ class Daemon::Parts {
     builder.checkpoints = checkpoints_.get();
     builder.memory = memory_.get();
     builder.hosting = HostingOptions(options_);
-    pipelines_ = std::make_unique<PipelineTable>(PipelineTable::Options{
-        .builder = std::move(builder), .max_pipelines = static_cast<int>(options_.max_pipelines)});
+    if (journals_ != nullptr) builder.journal = journals_->setup();
+    pipelines_ = std::make_unique<PipelineTable>(
+        PipelineTable::Options{.builder = std::move(builder),
+                               .max_pipelines = static_cast<int>(options_.max_pipelines),
+                               .journal = journals_ == nullptr ? nullptr : journals_->daemon(),
+                               .fingerprint = Journals::Fingerprint()});
     checkpoint_reader_ = std::make_unique<CheckpointReader>(memory_.get());
     admission_ = std::make_unique<Admission>(options_.calls_per_caller, &registry_);
   }
@@ -443,6 +466,7 @@ class Daemon::Parts {
   Epoch epoch_;
   std::unique_ptr<CheckpointQuota> checkpoint_quota_;
   std::unique_ptr<CheckpointStore> checkpoints_;
+  std::unique_ptr<Journals> journals_;  // null: off
   MetricsRegistry registry_;
   std::unique_ptr<RequestTracing> tracing_;
   std::unique_ptr<DevicePool> devices_;
@@ -472,9 +496,10 @@ class Daemon::Parts {
   std::string admin_address_;  // set before readiness; pages ask for it while they end
 };
 
-absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock) {
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock,
+                                                       const std::function<bool()>& interrupted) {
   auto parts = std::make_unique<Parts>(options, clock);
-  PENSTOCK_RETURN_IF_ERROR(parts->Start());
+  PENSTOCK_RETURN_IF_ERROR(parts->Start(interrupted));
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
 }
 

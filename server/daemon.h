@@ -2,6 +2,7 @@
 
 // The daemon: every part, put together in named steps, and taken apart in the opposite order.
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,11 +23,13 @@ absl::Status CheckOptions(const DaemonOptions& options);
 //            the ones before it.
 // Owns:      all of them. The Clock outlives it.
 // Threads:   Drain() from one thread; everything else inside has its own.
-// Lifecycle: Create() returns when it serves. Drain() ends it; destruction without it ends it hard.
-// Fails:     Create(): what a step fails with; nothing stays behind.
+// Lifecycle: Create() returns when it serves, after the pipelines of its journal have been made again. Drain() ends it; destruction without it ends it hard.
+// Fails:     Create(): what a step fails with; nothing stays behind. CANCELLED where `interrupted` said so.
 class Daemon {
  public:
-  static absl::StatusOr<std::unique_ptr<Daemon>> Create(const DaemonOptions& options, Clock* clock);
+  // `interrupted`: asked while calls of the journal are made again; null: never.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Create(const DaemonOptions& options, Clock* clock,
+                                                        const std::function<bool()>& interrupted = nullptr);
   ~Daemon();
 
   // Announces, refuses, finishes, saves, closes. An operator in a hurry skips to closing. After kHangs nothing but the

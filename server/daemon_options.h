@@ -29,6 +29,9 @@ struct DaemonOptions {
   std::string admin_listen;    // empty: off
   std::string state_dir;
   int64_t checkpoint_bytes = 0;  // 0: half of the disk
+  bool journal = true;           // pipelines and the calls on them outlive the process
+  int64_t journal_bytes = 0;     // of inputs in the journal of one pipeline, before an automatic checkpoint
+  absl::Duration journal_replay = absl::ZeroDuration();  // the same: of the time that a replay takes
   std::string model_root;        // empty: no models but the built-in ones
   bool allow_model_upload = false;
   int64_t max_model_bytes = 0;

@@ -87,6 +87,14 @@ int AwaitSignal(const sigset_t& signals, absl::Duration time) {
   return std::max(0, sigtimedwait(&signals, nullptr, &limit));
 }
 
+// Whether such a signal waits, without taking it.
+bool EndIsAskedFor(const sigset_t& signals) {
+  sigset_t pending;
+  sigpending(&pending);
+  return (sigismember(&pending, SIGTERM) == 1 && sigismember(&signals, SIGTERM) == 1) ||
+         (sigismember(&pending, SIGINT) == 1 && sigismember(&signals, SIGINT) == 1);
+}
+
 // Says to the service manager that the daemon lives, as long as it does, often enough for its watchdog.
 class Feeder {
  public:
@@ -188,7 +196,12 @@ int Run(int count, char** values) {
   int code;
   {
     DrainSignal drain;
-    auto daemon = Daemon::Create(line->options, RealClock());
+    auto daemon = Daemon::Create(line->options, RealClock(), [&signals] { return EndIsAskedFor(signals); });
+    if (absl::IsCancelled(daemon.status())) {  // nothing was accepted, and what is on the disk is whole
+      LogInfo("stopped while it started");
+      FlushLog(kLogPatience);
+      return 0;
+    }
     if (!daemon.ok()) {
       LogError("the daemon can't start", {{"reason", ReasonOf(daemon.status())},
                                           {"problem", std::string(daemon.status().message())},

@@ -179,6 +179,7 @@ CheckpointInfo CheckpointFolder::InfoOf(const std::string& id, const CheckpointM
                       .digest = absl::StrFormat("crc32c:%08x", manifest.crc32c),
                       .spec_digest = manifest.spec_digest,
                       .rotating = manifest.rotating,
+                      .place = {manifest.life, manifest.sequence, manifest.whole, manifest.automatic},
                       .create_time = absl::FromUnixMillis(manifest.created_unix_ms)};
   if (manifest.specification.empty()) return info;
   absl::MutexLock lock(&mu_);
@@ -244,9 +245,14 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, con
   absl::MutexLock disk_lock(&disk_mu_);
   const bool over = options.replace && Find(id).ok();
   if (!over) PENSTOCK_RETURN_IF_ERROR(CheckFree(id));
-  CheckpointManifest manifest{.step = facts.step,
+  CheckpointManifest manifest{.format = facts.place.life.empty() ? 2 : 3,
+                              .step = facts.step,
                               .spec_digest = facts.spec_digest,
                               .rotating = facts.rotating,
+                              .life = facts.place.life,
+                              .sequence = facts.place.sequence,
+                              .whole = facts.place.whole,
+                              .automatic = facts.place.automatic,
                               .created_unix_ms = absl::ToUnixMillis(clock_->WallNow())};
   if (facts.specification != nullptr) manifest.specification = *facts.specification;
   for (const NamedTensor& tensor : state) {

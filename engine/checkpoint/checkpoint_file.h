@@ -24,6 +24,16 @@ class Clock;
 class FileSystem;
 struct CheckpointManifest;
 
+// Where a checkpoint stands in the order of a pipeline's calls.
+struct CheckpointPlace {
+  std::string life = {};  // of the pipeline whose order it is; empty: it has no place, and the rest means nothing
+  int64_t sequence = 0;   // of the call that saved it, or of the last one before
+  bool whole = false;     // it has the effect of all calls up to that one, and of no other: a replay can go on from it
+  bool automatic = false;  // made for the journal, which deletes it
+
+  bool operator==(const CheckpointPlace&) const = default;
+};
+
 // What is known of a checkpoint without reading its tensors.
 struct CheckpointInfo {
   std::string pipeline;
@@ -34,6 +44,7 @@ struct CheckpointInfo {
   std::string spec_digest = {};  // of the pipeline that it was saved from, as the caller gave it
   std::shared_ptr<const std::string> specification = {};  // of that pipeline, as the caller gave it; null: none
   bool rotating = false;                                  // saved to be deleted when enough newer ones are there
+  CheckpointPlace place = {};
   absl::Time create_time = {};
   // Which of its files is wrong, and in what: its manifest, the size of the file that holds the tensors, or its content
   // when it was last read. Empty: nothing is known to be.
@@ -46,6 +57,7 @@ struct CheckpointFacts {
   std::string spec_digest = {};
   std::shared_ptr<const std::string> specification = {};  // any bytes; null: none
   bool rotating = false;
+  CheckpointPlace place = {};
 };
 
 struct SaveOptions {

@@ -55,6 +55,10 @@ std::string FormatManifest(const CheckpointManifest& manifest) {
     absl::StrAppend(&text, "  \"specification\": \"", absl::Base64Escape(manifest.specification),
                     "\",\n  \"rotating\": ", manifest.rotating ? 1 : 0, ",\n");
   }
+  if (manifest.format > 2) {
+    absl::StrAppend(&text, "  \"life\": \"", manifest.life, "\",\n  \"sequence\": ", manifest.sequence,
+                    ",\n  \"whole\": ", manifest.whole ? 1 : 0, ",\n  \"automatic\": ", manifest.automatic ? 1 : 0, ",\n");
+  }
   absl::StrAppend(&text, "  \"created_unix_ms\": ", manifest.created_unix_ms, ",\n  \"names\": [", names, "]");
   if (manifest.format > 1) absl::StrAppendFormat(&text, ",\n  \"manifest_crc32c\": \"%08x\"", Crc32c(text));
   return text + "\n}\n";
@@ -70,10 +74,10 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
   bool good = ReadNumber(text, "format", &format) && ReadNumber(text, "step", &manifest.step) &&
               ReadNumber(text, "bytes", &manifest.bytes) &&
               ReadNumber(text, "created_unix_ms", &manifest.created_unix_ms) && checksum && digest && names &&
-              absl::SimpleHexAtoi(Unquoted(*checksum), &manifest.crc32c) && (format == 1 || format == 2);
+              absl::SimpleHexAtoi(Unquoted(*checksum), &manifest.crc32c) && format >= 1 && format <= 3;
   good = good && manifest.step >= 0 && manifest.step <= kMaxStep;
   manifest.format = static_cast<int>(format);
-  if (good && format == 2) {
+  if (good && format >= 2) {
     const auto file = ValueOf(text, "file");
     const auto specification = ValueOf(text, "specification");
     good = file && specification && ReadNumber(text, "rotating", &rotating) &&
@@ -81,6 +85,16 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
     manifest.rotating = rotating == 1;
     if (good) manifest.file = Unquoted(*file);
     good = good && std::find(kStateFiles.begin(), kStateFiles.end(), manifest.file) != kStateFiles.end();
+  }
+  if (good && format == 3) {
+    const auto life = ValueOf(text, "life");
+    int64_t whole = 0;
+    int64_t automatic = 0;
+    good = life && ReadNumber(text, "sequence", &manifest.sequence) && ReadNumber(text, "whole", &whole) &&
+           ReadNumber(text, "automatic", &automatic);
+    manifest.whole = whole == 1;
+    manifest.automatic = automatic == 1;
+    if (good) manifest.life = Unquoted(*life);
   }
   if (good) {
     manifest.spec_digest = Unquoted(*digest);

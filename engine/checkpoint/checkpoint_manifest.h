@@ -21,6 +21,7 @@ inline constexpr std::array<std::string_view, 2> kStateFiles = {"state.safetenso
 // What the manifest says. Texts hold printable ASCII without quotes and backslashes.
 struct CheckpointManifest {
   // 1: before manifests kept specifications: the first file, no specification, not rotating, no checksum of its own.
+  // 2: without a place. 3: with one.
   int format = 2;
   int64_t step = 0;     // 0 to kMaxStep
   int64_t bytes = 0;    // of the file with the tensors
@@ -29,6 +30,10 @@ struct CheckpointManifest {
   std::string spec_digest = {};
   std::string specification = {};  // any bytes; empty: none
   bool rotating = false;           // saved to be deleted when enough newer ones are there
+  std::string life = {};           // CheckpointPlace's; and the next three
+  int64_t sequence = 0;
+  bool whole = false;
+  bool automatic = false;
   int64_t created_unix_ms = 0;
   std::vector<std::string> names = {};  // of the tensors, in the order of the file
 
@@ -41,7 +46,7 @@ bool IsManifestText(std::string_view text);
 // One JSON object, a field per line, always in the same form. The last field is the CRC32C of all before it.
 std::string FormatManifest(const CheckpointManifest& manifest);
 
-// Reads exactly what FormatManifest() writes, of either format: any other byte is INVALID_ARGUMENT.
+// Reads exactly what FormatManifest() writes, of any format: any other byte is INVALID_ARGUMENT.
 absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text);
 
 }  // namespace penstock

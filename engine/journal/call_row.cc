@@ -97,7 +97,7 @@ uint32_t AcceptedChecksum(const CallRow& row, uint32_t before) {
 uint32_t RecordedChecksum(const RecordedCall& call) {
   FieldChecksum sum("outcome", call.accepted_checksum);
   sum.Add(call.sequence).Add(call.identity).Add(call.method).Add(call.request_id).Add(call.payload_digest);
-  const CallOutcome& outcome = call.outcome;
+  const JournalOutcome& outcome = call.outcome;
   sum.Add(static_cast<int64_t>(outcome.status)).Add(outcome.draw_base).Add(outcome.run_nanos);
   return sum.Add(outcome.settled_unix_nanos).Add(outcome.bytes).value();
 }

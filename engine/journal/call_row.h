@@ -36,7 +36,7 @@ struct StoredInput {
 };
 
 // How a call went. Written after it was accepted, so with a checksum of its own.
-struct CallOutcome {
+struct JournalOutcome {
   CallStatus status = CallStatus::kAccepted;  // kAccepted: there is none yet
   int64_t draw_base = 0;                      // as it was fixed when the call started
   int64_t run_nanos = 0;                      // what the call took, to foresee how long a replay takes
@@ -64,7 +64,7 @@ struct CallRow {
   std::vector<StoredInput> inputs = {};
   uint32_t checksum = 0;  // of all of the above, over that of the row before
 
-  CallOutcome outcome = {};
+  JournalOutcome outcome = {};
 };
 
 // The checksum of the accepted part, after a row with the checksum `before`; of the first row ever, 0.
@@ -78,7 +78,7 @@ struct RecordedCall {
   std::string request_id = {};
   std::string payload_digest = {};
   uint32_t accepted_checksum = 0;  // of the row that it was
-  CallOutcome outcome = {};
+  JournalOutcome outcome = {};
 };
 
 // The checksum of an outcome, over that of the call that it belongs to.

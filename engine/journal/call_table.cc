@@ -138,7 +138,7 @@ absl::Status CallTable::Insert(const CallRow& row) {
 }
 
 absl::Status CallTable::InsertOutcome(const RecordedCall& call) {
-  const CallOutcome& outcome = call.outcome;
+  const JournalOutcome& outcome = call.outcome;
   insert_outcome_.Bind(1, call.sequence).Bind(2, call.identity).Bind(3, call.method).Bind(4, call.request_id);
   insert_outcome_.Bind(5, call.payload_digest).Bind(6, static_cast<int64_t>(call.accepted_checksum));
   insert_outcome_.Bind(7, static_cast<int64_t>(outcome.status)).Bind(8, outcome.draw_base).Bind(9, outcome.run_nanos);

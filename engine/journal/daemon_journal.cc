@@ -19,12 +19,11 @@ namespace {
 constexpr char kFirstDaemonForm[] = R"(
 CREATE TABLE pipelines(
   name BLOB PRIMARY KEY,
+  life BLOB NOT NULL,
   owner BLOB NOT NULL,
   specification BLOB NOT NULL,
-  plan BLOB NOT NULL,
-  program_digest BLOB NOT NULL,
   fingerprint BLOB NOT NULL,
-  state BLOB NOT NULL,
+  create_unix_nanos INTEGER NOT NULL,
   checksum INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE requests(
@@ -42,10 +41,10 @@ CREATE TABLE requests(
 CREATE TABLE commits(id INTEGER PRIMARY KEY CHECK(id = 1), commits INTEGER NOT NULL) STRICT;
 )";
 
-int64_t ChecksumOfPipeline(const PipelineRow& row) {
+int64_t ChecksumOfPipeline(const JournalledPipeline& row) {
   FieldChecksum sum("pipeline", 0);
-  sum.Add(row.name).Add(row.owner).Add(row.specification).Add(row.plan).Add(row.program_digest);
-  return sum.Add(row.fingerprint).Add(row.state).value();
+  sum.Add(row.name).Add(row.life).Add(row.owner).Add(row.specification);
+  return sum.Add(row.fingerprint).Add(row.create_unix_nanos).value();
 }
 
 int64_t ChecksumOfRequest(const PipelineRequest& request) {
@@ -57,15 +56,14 @@ int64_t ChecksumOfRequest(const PipelineRequest& request) {
 
 std::string BytesAt(const Statement& statement, int column) { return std::string(statement.Blob(column)); }
 
-absl::StatusOr<PipelineRow> PipelineAt(const Statement& row) {
-  PipelineRow pipeline{.name = BytesAt(row, 0),
-                       .owner = BytesAt(row, 1),
-                       .specification = BytesAt(row, 2),
-                       .plan = BytesAt(row, 3),
-                       .program_digest = BytesAt(row, 4),
-                       .fingerprint = BytesAt(row, 5),
-                       .state = BytesAt(row, 6)};
-  if (row.Integer(7) == ChecksumOfPipeline(pipeline)) return pipeline;
+absl::StatusOr<JournalledPipeline> PipelineAt(const Statement& row) {
+  JournalledPipeline pipeline{.name = BytesAt(row, 0),
+                       .life = BytesAt(row, 1),
+                       .owner = BytesAt(row, 2),
+                       .specification = BytesAt(row, 3),
+                       .fingerprint = BytesAt(row, 4),
+                       .create_unix_nanos = row.Integer(5)};
+  if (row.Integer(6) == ChecksumOfPipeline(pipeline)) return pipeline;
   return JournalCorrupt("the row of a pipeline does not match its checksum");
 }
 
@@ -103,7 +101,7 @@ absl::Status DaemonJournal::OpenFiles(const std::string& folder) {
       Database::Open(path, {.migrations = {kFirstDaemonForm}, .files = options_.files, .vfs = options_.vfs}));
   PENSTOCK_ASSIGN_OR_RETURN(mark_, AcknowledgedMark::Open(path + "-acknowledged", options_.vfs));
   const std::pair<Statement*, const char*> statements[] = {
-      {&put_pipeline_, "INSERT OR REPLACE INTO pipelines VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"},
+      {&put_pipeline_, "INSERT OR REPLACE INTO pipelines VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)"},
       {&remove_pipeline_, "DELETE FROM pipelines WHERE name = ?1"},
       {&read_pipelines_, "SELECT * FROM pipelines ORDER BY name"},
       {&put_request_, "INSERT OR REPLACE INTO requests VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"},
@@ -162,10 +160,10 @@ absl::Status DaemonJournal::Write(const Change& change) {
 absl::Status DaemonJournal::WriteRows(const Change& change) {
   if (change.remove.has_value()) PENSTOCK_RETURN_IF_ERROR(remove_pipeline_.Bind(1, *change.remove).Run());
   if (change.put.has_value()) {
-    const PipelineRow& row = *change.put;
-    put_pipeline_.Bind(1, row.name).Bind(2, row.owner).Bind(3, row.specification).Bind(4, row.plan);
-    put_pipeline_.Bind(5, row.program_digest).Bind(6, row.fingerprint).Bind(7, row.state);
-    PENSTOCK_RETURN_IF_ERROR(put_pipeline_.Bind(8, ChecksumOfPipeline(row)).Run());
+    const JournalledPipeline& row = *change.put;
+    put_pipeline_.Bind(1, row.name).Bind(2, row.life).Bind(3, row.owner).Bind(4, row.specification);
+    put_pipeline_.Bind(5, row.fingerprint).Bind(6, row.create_unix_nanos);
+    PENSTOCK_RETURN_IF_ERROR(put_pipeline_.Bind(7, ChecksumOfPipeline(row)).Run());
   }
   if (!change.request.has_value()) return absl::OkStatus();
   PipelineRequest request = *change.request;
@@ -183,17 +181,17 @@ absl::Status DaemonJournal::ForgetRequests() {
   return forget_requests_.Bind(3, retention.entries - 1).Run();
 }
 
-absl::StatusOr<std::vector<PipelineRow>> DaemonJournal::Pipelines() {
+absl::StatusOr<std::vector<JournalledPipeline>> DaemonJournal::Pipelines() {
   absl::MutexLock lock(&mu_);
   const absl::Cleanup reset = [this] {
     mu_.AssertHeld();
     read_pipelines_.Reset();
   };
-  std::vector<PipelineRow> rows;
+  std::vector<JournalledPipeline> rows;
   while (true) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool found, read_pipelines_.Step());
     if (!found) return rows;
-    PENSTOCK_ASSIGN_OR_RETURN(PipelineRow row, PipelineAt(read_pipelines_));
+    PENSTOCK_ASSIGN_OR_RETURN(JournalledPipeline row, PipelineAt(read_pipelines_));
     rows.push_back(std::move(row));
   }
 }

@@ -24,14 +24,13 @@ class Clock;
 class FileSystem;
 
 // What is needed to make a pipeline again as it was. The journal looks at the name only.
-struct PipelineRow {
+struct JournalledPipeline {
   std::string name = {};
+  std::string life = {};  // tells it from others that had or will have its name; its journal's folder
   std::string owner = {};
-  std::string specification = {};   // as the request had it
-  std::string plan = {};            // resolved: it is not searched again
-  std::string program_digest = {};  // of an exported program; empty: none
-  std::string fingerprint = {};     // of the build and the machine
-  std::string state = {};           // "CREATING"
+  std::string specification = {};  // as checkpoints keep it, with the plan, which is not searched again
+  std::string fingerprint = {};    // of the build and the machine
+  int64_t create_unix_nanos = 0;
 };
 
 // A request that creates, updates or deletes a pipeline.
@@ -65,7 +64,7 @@ class DaemonJournal {
   };
   // What is written at once.
   struct Change {
-    std::optional<PipelineRow> put = {};          // replaces one of its name
+    std::optional<JournalledPipeline> put = {};          // replaces one of its name
     std::optional<std::string> remove = {};       // a pipeline's name
     std::optional<PipelineRequest> request = {};  // replaces one of its identity, method and request id
   };
@@ -77,7 +76,7 @@ class DaemonJournal {
   // Makes a change durable. Requests that need not be kept any more go with it.
   absl::Status Write(const Change& change) ABSL_LOCKS_EXCLUDED(mu_);
   // By name.
-  absl::StatusOr<std::vector<PipelineRow>> Pipelines() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::vector<JournalledPipeline>> Pipelines() ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::optional<PipelineRequest>> FindRequest(const std::string& identity, const std::string& method,
                                                              const std::string& request_id) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Close() ABSL_LOCKS_EXCLUDED(mu_);

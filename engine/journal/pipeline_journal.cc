@@ -59,7 +59,7 @@ void PipelineJournal::Append(CallRow call, std::vector<JournalInput> inputs, Don
   Tell(durable, ClosedJournal());
 }
 
-void PipelineJournal::RecordOutcome(int64_t sequence, CallOutcome outcome, Done durable) {
+void PipelineJournal::RecordOutcome(int64_t sequence, JournalOutcome outcome, Done durable) {
   {
     absl::MutexLock lock(&mu_);
     if (!closed_) {

@@ -81,7 +81,7 @@ class PipelineJournal {
   // calls of this method. The digest of a large input is taken here unless it is given.
   void Append(CallRow call, std::vector<JournalInput> inputs, Done durable) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes durable how a call went. Once for each call, after its Append().
-  void RecordOutcome(int64_t sequence, CallOutcome outcome, Done durable) ABSL_LOCKS_EXCLUDED(mu_);
+  void RecordOutcome(int64_t sequence, JournalOutcome outcome, Done durable) ABSL_LOCKS_EXCLUDED(mu_);
   // Removes the calls up to that sequence, whose effect a checkpoint holds. All of them must have an outcome.
   void Cut(int64_t up_to, Done done) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -115,7 +115,7 @@ class PipelineJournal {
   };
   struct NewOutcome {
     int64_t sequence = 0;
-    CallOutcome outcome;
+    JournalOutcome outcome;
     Done done;
     absl::Status refused = {};
   };

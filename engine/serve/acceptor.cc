@@ -1,5 +1,6 @@
 #include "engine/serve/acceptor.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -61,11 +62,92 @@ absl::StatusOr<std::optional<Accepted>> Acceptor::Recorded(const Call& call) {
 }
 
 bool Acceptor::HasAccepted(const std::string& caller, const std::string& request_id) const {
-  absl::MutexLock lock(&calls_->mu);
-  for (const char* method : MethodNames()) {
-    if (calls_->log.Contains({.caller = caller, .method = method, .request_id = request_id})) return true;
+  const auto known = [&](const auto& contains) {
+    return std::any_of(MethodNames().begin(), MethodNames().end(), [&](const char* method) {
+      return contains(RequestKey{.caller = caller, .method = method, .request_id = request_id});
+    });
+  };
+  {
+    absl::MutexLock lock(&calls_->mu);
+    if (known([this](const RequestKey& key) {
+          calls_->mu.AssertHeld();
+          return calls_->log.Contains(key);
+        })) {
+      return true;
+    }
   }
-  return false;
+  return journal_ != nullptr && known([this](const RequestKey& key) { return journal_->Knows(key); });
+}
+
+void Acceptor::AppendReady() const {
+  if (journal_ != nullptr) journal_->AppendReady();
+}
+
+absl::StatusOr<std::optional<Accepted>> Acceptor::RecordedBefore(const CallPointer& call) {
+  if (journal_ == nullptr) return std::optional<Accepted>();
+  PENSTOCK_ASSIGN_OR_RETURN(std::optional<CallJournal::Earlier> earlier, journal_->FindEarlier(*call));
+  if (!earlier.has_value()) return std::optional<Accepted>();
+  call->accepted.sequence = earlier->sequence;
+  absl::Cleanup give_up = [&] {
+    for (const HandleName& name : call->accepted.handles()) options_.handles->Withdraw(name.id);
+  };
+  PENSTOCK_RETURN_IF_ERROR(ReserveHandles(call, {.outcome = call->As<ForwardCall>() == nullptr,
+                                                 .outputs = earlier->answer.has_outputs,
+                                                 .graph = earlier->answer.has_graph}));
+  {
+    absl::MutexLock lock(&calls_->mu);
+    call->accepted.step = calls_->training.step();
+    PENSTOCK_ASSIGN_OR_RETURN(std::optional<Accepted> recorded, Recorded(*call));
+    if (recorded.has_value()) return recorded;  // another retry came first
+    calls_->log.Record(call->key(), call->context.payload_digest, call->accepted, options_.clock->NowNanos());
+  }
+  std::move(give_up).Cancel();
+  FulfilAgain(*call, *std::move(earlier));
+  settlement_->EndPlace(*call);
+  return std::optional<Accepted>(call->accepted);
+}
+
+void Acceptor::FulfilAgain(const Call& call, CallJournal::Earlier earlier) {
+  const Accepted& accepted = call.accepted;
+  HandleStore& handles = *options_.handles;
+  CallAnswer& answer = earlier.answer;
+  if (!answer.error.ok()) {
+    for (const HandleName& name : accepted.handles()) handles.Fail(name.id, answer.error);
+    return;
+  }
+  const absl::Status gone = Error(absl::StatusCode::kFailedPrecondition, "EPOCH_MISMATCH",
+                                  "the call was made before the daemon was restarted: what it did holds, and its "
+                                  "tensors are gone")
+                                .With("pipeline", options_.name);
+  if (accepted.outcome.has_value() && answer.outcome.has_value()) {
+    handles.Fulfil(accepted.outcome->id, *std::move(answer.outcome));
+  }
+  std::optional<CallJournal::KeptForward> kept;
+  if (accepted.graph.has_value()) kept = journal_->TakeKept(earlier.sequence);
+  if (!kept.has_value()) {
+    if (accepted.outputs.has_value()) handles.Fail(accepted.outputs->id, gone);
+    if (accepted.graph.has_value()) handles.Fail(accepted.graph->id, gone);
+    return;
+  }
+  if (accepted.outputs.has_value()) settlement_->FulfilValues(accepted.outputs->id, std::move(kept->outputs));
+  const absl::StatusOr<HandlePin> pin = handles.Pin(call.context.caller, kept->graph);
+  const absl::StatusOr<std::shared_ptr<Graph>> graph = pin.ok() ? pin->graph() : pin.status();
+  if (!graph.ok()) return handles.Fail(accepted.graph->id, graph.status());
+  {
+    absl::MutexLock lock(&calls_->mu);
+    calls_->training.Rename(kept->graph.id, accepted.graph->id);
+  }
+  handles.Fulfil(accepted.graph->id, *graph);
+  handles.Release(call.context.caller, kept->graph).IgnoreError();
+}
+
+std::optional<absl::StatusOr<StateAnswer>> Acceptor::StateRecordedBefore(const Call& call) {
+  if (journal_ == nullptr) return std::nullopt;
+  absl::StatusOr<std::optional<CallJournal::Earlier>> earlier = journal_->FindEarlier(call);
+  if (!earlier.ok()) return absl::StatusOr<StateAnswer>(earlier.status());
+  // One that failed had no effect, and may be made again.
+  if (!earlier->has_value() || !(*earlier)->answer.state.has_value()) return std::nullopt;
+  return absl::StatusOr<StateAnswer>(settlement_->Completed(*(*earlier)->answer.state));
 }
 
 absl::Status Acceptor::Admit(const Call& call, bool handles_reserved) const {
@@ -112,10 +194,13 @@ absl::Status Acceptor::ReserveHandles(const CallPointer& call, const CallResults
 }
 
 void Acceptor::OnInputsReady(const CallPointer& call) {
-  absl::MutexLock lock(&calls_->mu);
-  Call::Guarded& guarded = calls_->Of(call);
-  guarded.inputs_ready = true;  // training waits for its turn all the same
-  if (guarded.phase == Call::Phase::kQueued && !call->training.has_value()) calls_->inference.SetReady(call);
+  {
+    absl::MutexLock lock(&calls_->mu);
+    Call::Guarded& guarded = calls_->Of(call);
+    guarded.inputs_ready = true;  // training waits for its turn all the same
+    if (guarded.phase == Call::Phase::kQueued && !call->training.has_value()) calls_->inference.SetReady(call);
+  }
+  if (call->training.has_value()) AppendReady();
 }
 
 absl::StatusOr<Accepted> Acceptor::Accept(CallContext context, Request request) {
@@ -129,6 +214,9 @@ absl::StatusOr<Accepted> Acceptor::Accept(CallContext context, Request request) 
     if (recorded->has_value()) return **std::move(recorded);
     if (absl::Status admitted = Admit(*call, /*handles_reserved=*/false); !admitted.ok()) return Refused(admitted);
   }
+  absl::StatusOr<std::optional<Accepted>> before = RecordedBefore(call);
+  if (!before.ok()) return Refused(before.status());
+  if (before->has_value()) return **std::move(before);
   absl::StatusOr<CallResults> results = preparation_->Prepare(*call, std::move(sources));
   if (!results.ok()) return Refused(results.status());
   // Unless the call is accepted, it leaves nothing behind, whatever fails from here on.
@@ -144,20 +232,24 @@ absl::StatusOr<Accepted> Acceptor::Accept(CallContext context, Request request) 
     if (const auto ready = waiting.lock()) OnInputsReady(ready);
   }));
 
-  absl::MutexLock lock(&calls_->mu);  // goes before the call is given up
-  absl::StatusOr<std::optional<Accepted>> recorded = Recorded(*call);
-  if (!recorded.ok()) return Refused(recorded.status());
-  if (recorded->has_value()) return **std::move(recorded);  // an equal call was accepted meanwhile
-  if (absl::Status admitted = Admit(*call, /*handles_reserved=*/true); !admitted.ok()) return Refused(admitted);
-  Enqueue(*calls_, call);
-  absl::Cleanup dequeue = [&] {
-    calls_->mu.AssertHeld();
-    calls_->RemoveQueued(call);
-  };
-  calls_->log.Record(call->key(), call->context.payload_digest, call->accepted, call->accepted_nanos);
-  Accepted accepted = call->accepted;
-  std::move(dequeue).Cancel();
+  Accepted accepted;
+  {
+    absl::MutexLock lock(&calls_->mu);  // goes before the call is given up
+    absl::StatusOr<std::optional<Accepted>> recorded = Recorded(*call);
+    if (!recorded.ok()) return Refused(recorded.status());
+    if (recorded->has_value()) return **std::move(recorded);  // an equal call was accepted meanwhile
+    if (absl::Status admitted = Admit(*call, /*handles_reserved=*/true); !admitted.ok()) return Refused(admitted);
+    Enqueue(*calls_, call);
+    absl::Cleanup dequeue = [&] {
+      calls_->mu.AssertHeld();
+      calls_->RemoveQueued(call);
+    };
+    calls_->log.Record(call->key(), call->context.payload_digest, call->accepted, call->accepted_nanos);
+    accepted = call->accepted;
+    std::move(dequeue).Cancel();
+  }
   std::move(give_up).Cancel();
+  AppendReady();
   return accepted;
 }
 
@@ -170,6 +262,7 @@ void Acceptor::AcceptState(CallContext context, Request request, StateCallback d
     if (pinned.ok()) call->inputs = *std::move(inputs);
   }
   JoinedCall<StateAnswer> joined;
+  std::optional<absl::StatusOr<StateAnswer>> before = StateRecordedBefore(*call);
   {
     absl::MutexLock lock(&calls_->mu);
     const auto admit = [&]() -> absl::Status {  // of a first attempt; a retry does not need its handles
@@ -178,8 +271,12 @@ void Acceptor::AcceptState(CallContext context, Request request, StateCallback d
       const absl::Status admitted = Admit(*call, /*handles_reserved=*/false);
       return admitted.ok() ? admitted : Refused(admitted);
     };
-    joined = JoinOrAnswer<StateAnswer>(calls_->log, call->key(), call->context.payload_digest,
-                                       options_.clock->NowNanos(), done, admit);
+    if (!before.has_value() || calls_->log.Contains(call->key())) {
+      joined = JoinOrAnswer<StateAnswer>(calls_->log, call->key(), call->context.payload_digest,
+                                         options_.clock->NowNanos(), done, admit);
+    } else {
+      joined.now = *std::move(before);
+    }
     if (joined.first != nullptr) {
       absl::Cleanup forget = [&] {
         calls_->mu.AssertHeld();
@@ -189,9 +286,9 @@ void Acceptor::AcceptState(CallContext context, Request request, StateCallback d
       calls_->Of(call).inputs_ready = true;
       Enqueue(*calls_, call);
       std::move(forget).Cancel();
-      return;
     }
   }
+  if (joined.first != nullptr) return AppendReady();
   settlement_->EndPlace(*call);  // before the caller hears, so that its next call finds it free
   if (joined.now.has_value()) done(*std::move(joined.now));
 }
@@ -225,6 +322,7 @@ void Acceptor::AcceptExpiry() {
     calls_->Of(call).inputs_ready = true;
     Enqueue(*calls_, call);
   }
+  AppendReady();
   LogWarning("accumulated gradients are discarded: their lease is over",
              {{"pipeline", options_.name}, {"caller", holder->caller}, {"session", holder->session}});
 }
@@ -233,6 +331,10 @@ void Acceptor::Enqueue(ServedCalls& calls, const CallPointer& call) {
   Call::Guarded& guarded = calls.Of(call);
   call->accepted_nanos = options_.clock->NowNanos();
   call->accepted.step = calls.training.step();
+  if (journal_ != nullptr && CallJournal::Keeps(*call)) {
+    guarded.durable = false;
+    if (call->join == nullptr) call->accepted.durable = std::make_shared<Durability>();
+  }
   absl::Duration timeout = call->context.work_timeout;
   if (timeout == absl::ZeroDuration() && !call->training.has_value()) timeout = options_.infer_timeout;
   if (timeout == absl::ZeroDuration() && call->As<ForwardCall>() != nullptr) timeout = options_.forward_timeout;

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/serve/call.h"
+#include "engine/serve/call_journal.h"
 #include "engine/serve/call_preparation.h"
 #include "engine/serve/calls.h"
 #include "engine/serve/cancellation.h"
@@ -30,7 +31,8 @@ class TimerQueue;
 //              (a retry)     (bounds,  (no lock held)                              (again: others
 //                             order)                                                came meanwhile)
 //
-// Model:     a retry gets the first answer. What is refused leaves no handle and no record.
+// Model:     a retry gets the first answer; where only the journal has it, new handles with what the journal has. What is
+//            refused leaves no handle and no record.
 // Owns:      nothing; what it is made of outlives it. Handles and timers hold calls, and reach this only while the
 //            pipeline lives.
 // Threads:   any; no lock held but where it says so.
@@ -49,12 +51,13 @@ class Acceptor {
   };
 
   Acceptor(Options options, ServedCalls* calls, const CallPreparation* preparation, Settlement* settlement,
-           Cancellation* cancellation)
+           Cancellation* cancellation, CallJournal* journal)
       : options_(std::move(options)),
         calls_(calls),
         preparation_(preparation),
         settlement_(settlement),
-        cancellation_(cancellation) {}
+        cancellation_(cancellation),
+        journal_(journal) {}
 
   // A call with handles for its results.
   absl::StatusOr<Accepted> Accept(CallContext context, Request request) ABSL_LOCKS_EXCLUDED(calls_->mu);
@@ -79,6 +82,11 @@ class Acceptor {
   // The answer to an earlier attempt, if there was one.
   absl::StatusOr<std::optional<Accepted>> Recorded(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls_->mu);
   absl::Status Admit(const Call& call, bool handles_reserved) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls_->mu);
+  // The same from the journal, with new handles; of a call without handles, its answer.
+  absl::StatusOr<std::optional<Accepted>> RecordedBefore(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  std::optional<absl::StatusOr<StateAnswer>> StateRecordedBefore(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  void FulfilAgain(const Call& call, CallJournal::Earlier earlier);
+  void AppendReady() const ABSL_LOCKS_EXCLUDED(calls_->mu);
   absl::Status ReserveHandles(const CallPointer& call, const CallResults& results);
   void OnInputsReady(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   absl::Status Refused(absl::Status status) const;
@@ -88,6 +96,7 @@ class Acceptor {
   const CallPreparation* const preparation_;
   Settlement* const settlement_;
   Cancellation* const cancellation_;
+  CallJournal* const journal_;  // null: there is none
 };
 
 }  // namespace penstock

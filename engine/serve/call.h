@@ -51,6 +51,9 @@ struct Call {
   struct Guarded {
     Phase phase = Phase::kNew;
     bool inputs_ready = false;
+    bool durable = true;    // of a call that stands in a journal: it may run
+    bool appended = false;  // to the journal, or about to be
+    bool recorded = false;  // its end, there too
     bool deadline_passed = false;
     size_t abandoned_handles = 0;
     TimerQueue::TimerId timer = TimerQueue::kNoTimer;
@@ -89,6 +92,8 @@ struct Call {
   int64_t accepted_nanos = 0;
   int64_t started_nanos = 0;  // 0: it has not; set by the thread that runs it
   int64_t read_version = 0;   // of what a read reads, as it starts; set by the same thread
+  bool at_boundary = false;   // of a save: whether what it saves is the effect of whole steps; set by the same thread
+  int64_t forward_sequence = 0;  // of a Backward in a journal: of its Forward
 
   // The request as one of its kinds, or null.
   template <typename T>

@@ -247,6 +247,11 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
   executed.run.step = pipeline_->step();
   std::string id = save.id.empty() ? absl::StrCat("step-", executed.run.step) : save.id;
   if (save.last) id = checkpoints_->FreeId(executed.run.step);
+  if (std::optional<CheckpointInfo> saved = SavedBy(call, id); saved.has_value()) {
+    executed.checkpoint = *std::move(saved);
+    if (save.keep > 0) Rotate(save.keep, id);
+    return executed;
+  }
   if (!save.replace || !checkpoints_->Find(id).ok()) PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
   // Before the state is copied.
   if (!save.last) PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckRoom(id, ByteSize(pipeline_->StateShapes())));
@@ -255,13 +260,36 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
                                                                     {.step = executed.run.step,
                                                                      .spec_digest = origin_.spec_digest,
                                                                      .specification = Specification(),
-                                                                     .rotating = save.keep > 0},
+                                                                     .rotating = save.keep > 0,
+                                                                     .place = PlaceOf(call)},
                                                                     state,
                                                                     {.cancel = save.last ? call.cancel.get() : nullptr,
                                                                      .beyond_quota = save.last,
                                                                      .replace = save.replace}));
   if (save.keep > 0) Rotate(save.keep, id);
   return executed;
+}
+
+CheckpointPlace CallRunner::PlaceOf(const Call& call) const {
+  if (origin_.life.empty()) return {};
+  return {.life = origin_.life, .sequence = call.accepted.sequence, .whole = call.at_boundary};
+}
+
+std::optional<CheckpointInfo> CallRunner::SavedBy(const Call& call, const std::string& id) const {
+  absl::StatusOr<CheckpointInfo> found = checkpoints_->Find(id);
+  const bool same =
+      found.ok() && found->damage.empty() && !origin_.life.empty() && found->place == PlaceOf(call);
+  return same ? std::optional<CheckpointInfo>(*std::move(found)) : std::nullopt;
+}
+
+absl::StatusOr<CheckpointInfo> CallRunner::SaveState(const std::string& id, CheckpointPlace place) {
+  PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
+  return checkpoints_->Save(id,
+                            {.step = pipeline_->step(),
+                             .spec_digest = origin_.spec_digest,
+                             .specification = Specification(),
+                             .place = std::move(place)},
+                            state, {.beyond_quota = true, .replace = true});
 }
 
 void CallRunner::Rotate(int keep, const std::string& saved) const {
@@ -279,6 +307,15 @@ void CallRunner::Rotate(int keep, const std::string& saved) const {
                  {{"pipeline", name_}, {"checkpoint", id}, {"error", std::string(removed.message())}});
     }
   }
+}
+
+absl::Status CallRunner::CheckUnused(const std::string& id) const {
+  const absl::StatusOr<CheckpointInfo> info = checkpoints_->Find(id);
+  if (!info.ok() || !info->place.automatic || info->place.life != origin_.life) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "CHECKPOINT_IN_USE",
+               absl::StrCat("checkpoint ", id, " is the journal's, which deletes it when newer ones are there"))
+      .With("checkpoint", id)
+      .With("pipeline", name_);
 }
 
 absl::StatusOr<Executed> CallRunner::Run(const CopyCall& copy, Call&) const {
@@ -301,6 +338,7 @@ absl::StatusOr<Executed> CallRunner::Run(const CopyCall& copy, Call&) const {
 }
 
 absl::StatusOr<Executed> CallRunner::Run(const DeleteCall& remove, Call&) const {
+  PENSTOCK_RETURN_IF_ERROR(CheckUnused(remove.id));
   PENSTOCK_RETURN_IF_ERROR(checkpoints_->Remove(remove.id));
   Executed executed;
   executed.run.step = pipeline_->step();

@@ -35,6 +35,7 @@ struct CheckpointOrigin {
   // Returns the bytes that a checkpoint keeps of the specification as it is at the save. Null: it keeps none.
   std::function<std::string(const Pipeline&)> describe = {};
   std::string restored_from = {};  // one of the pipeline's own, which no rotation deletes; empty: none
+  std::string life = {};           // in the order of whose calls its checkpoints stand; empty: they have no place there
 };
 
 // Turns calls into calls on the Pipeline and the CheckpointFolder.
@@ -61,6 +62,8 @@ class CallRunner {
 
   // A call of the training order. A failure has had no effect.
   absl::StatusOr<Executed> Run(Call& call);
+  // Saves the state as it is, whatever the quota and in the place of any of that name. Between calls.
+  absl::StatusOr<CheckpointInfo> SaveState(const std::string& id, CheckpointPlace place);
   int64_t snapshot_bytes() const { return reader_.bytes(); }  // of copies that somebody reads
   // Starts an inference or evaluation; `done` comes once, as the pipeline's callbacks do.
   void StartInference(Call& call, std::function<void(absl::StatusOr<RunOutcome>)> done) const;
@@ -87,6 +90,12 @@ class CallRunner {
   absl::StatusOr<Executed> Discard() const;
   // The bytes of the specification now; checkpoints of one specification share them.
   std::shared_ptr<const std::string> Specification();
+  // Where what is saved by the call stands in the order of calls.
+  CheckpointPlace PlaceOf(const Call& call) const;
+  // What the call has saved before a crash.
+  std::optional<CheckpointInfo> SavedBy(const Call& call, const std::string& id) const;
+  // Fails: CHECKPOINT_IN_USE for one that a replay may begin from.
+  absl::Status CheckUnused(const std::string& id) const;
   // Deletes the oldest of the rotating checkpoints beyond `keep`; `saved` is one. What can't be deleted is logged.
   void Rotate(int keep, const std::string& saved) const;
   // Puts the state in the place of the pipeline's; gradients of the weights that are gone go too.

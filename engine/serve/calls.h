@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "engine/exec/pipeline.h"
 #include "engine/handles/handle_name.h"
 #include "engine/observe/call_observer.h"
+#include "engine/serve/durability.h"
 #include "engine/tensor/value.h"
 
 namespace penstock {
@@ -26,6 +28,8 @@ struct CallContext {
   std::string session = {};                            // which of the caller's programs; empty: it does not say
   std::string request_id = {};                         // empty: none; the edge has checked the form
   std::string payload_digest = {};                     // of everything but the request_id and how to reply
+  std::string record = {};           // of a call that changes state: the request without its values, for the journal
+  std::string recorded_digest = {};  // as payload_digest, but whatever the names of handles
   std::string expected_state = {};                     // empty: any
   absl::Duration lease = absl::ZeroDuration();         // of the results; 0: the default
   absl::Duration work_timeout = absl::ZeroDuration();  // 0: the method's default
@@ -180,6 +184,13 @@ struct Accepted {
   std::optional<HandleName> outcome = {};
   std::optional<HandleName> outputs = {};
   std::optional<HandleName> graph = {};
+  std::shared_ptr<Durability> durable = {};  // null: there is nothing to wait for
+
+  // Calls back when the caller may rely on it, or with why it is not accepted after all.
+  void WhenDurable(Durability::Callback callback) const {
+    if (durable == nullptr) return callback(absl::OkStatus());
+    durable->Then(std::move(callback));
+  }
 
   std::vector<HandleName> handles() const {
     std::vector<HandleName> names;

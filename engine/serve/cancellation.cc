@@ -19,6 +19,22 @@ void Cancellation::RemoveQueued(ServedCalls& calls, const std::vector<CallPointe
 }
 
 void Cancellation::Settle(const CallPointer& call, const absl::Status& error) {
+  if (journal_ != nullptr && IsAppended(*call)) {
+    return journal_->RecordEnd(
+        call, settlement_->AnswerOf(*call, error),
+        [this, call, error](const absl::Status& recorded) { SettleNow(call, recorded.ok() ? error : recorded); });
+  }
+  SettleNow(call, error);
+  if (journal_ != nullptr) journal_->AppendReady();  // what stood behind it
+}
+
+bool Cancellation::IsAppended(Call& call) const {
+  absl::MutexLock lock(&calls_->mu);
+  const Call::Guarded& guarded = calls_->Of(call);
+  return guarded.appended && guarded.phase == Call::Phase::kDone && call.started_nanos == 0;
+}
+
+void Cancellation::SettleNow(const CallPointer& call, const absl::Status& error) {
   const auto end = [&] { settlement_->Fail(call, error); };
   const absl::Status ended = Guarded("the end of a call", end);
   if (!ended.ok()) Guarded("the end of a call", end).IgnoreError();  // its work will not end it

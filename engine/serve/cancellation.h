@@ -10,6 +10,7 @@
 #include "engine/handles/handle_store.h"
 #include "engine/serve/accumulation_watch.h"
 #include "engine/serve/call.h"
+#include "engine/serve/call_journal.h"
 #include "engine/serve/served_calls.h"
 #include "engine/serve/settlement.h"
 
@@ -23,8 +24,8 @@ namespace penstock {
 // Threads:   any; under no lock but where it says so.
 class Cancellation {
  public:
-  Cancellation(ServedCalls* calls, Settlement* settlement, AccumulationWatch* watch)
-      : calls_(calls), settlement_(settlement), watch_(watch) {}
+  Cancellation(ServedCalls* calls, Settlement* settlement, AccumulationWatch* watch, CallJournal* journal)
+      : calls_(calls), settlement_(settlement), watch_(watch), journal_(journal) {}
 
   CancelEffect Cancel(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // One of its handles was released. With the last one, a call that changes no state is cancelled.
@@ -38,13 +39,18 @@ class Cancellation {
   void SettleCancelled(const std::vector<CallPointer>& removed) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
  private:
-  // Ends a call that nothing else will end; once more where there was no memory.
+  // Ends a call that nothing else will end; of one in the journal, when that is durable.
   void Settle(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Once more where there was no memory.
+  void SettleNow(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Whether it stands in the journal, and will never run.
+  bool IsAppended(Call& call) const ABSL_LOCKS_EXCLUDED(calls_->mu);
   void RemoveQueued(ServedCalls& calls, const CallPointer& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls.mu);
 
   ServedCalls* const calls_;
   Settlement* const settlement_;
   AccumulationWatch* const watch_;
+  CallJournal* const journal_;  // null: there is none
   const absl::Status cancelled_ = CancelledCall();  // a copy of it takes no memory
 };
 

@@ -69,7 +69,7 @@ void InferenceLoop::Settle(const CallPointer& call, absl::StatusOr<RunOutcome> o
   }
   settlement_->RecordEnd(*call, executed.run.step, outcome.status(), outcome.ok() ? &executed : nullptr);
   if (outcome.ok()) {
-    settlement_->Fulfil(*call, std::move(executed), token, {});
+    settlement_->Fulfil(*call, std::move(executed), token);
   } else {
     settlement_->Fail(call, outcome.status());
   }

@@ -1,12 +1,15 @@
 #include "engine/serve/pipeline_builder.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/freed_memory.h"
+#include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint_store.h"
 #include "engine/observe/metrics_registry.h"
@@ -51,10 +54,69 @@ absl::Status PipelineBuilder::Restore(const CheckpointSource& source, const std:
   return restored.ok() ? restored : WithValue(restored, "checkpoint", source.id);
 }
 
-absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std::string& name, PipelineRecipe* recipe,
+std::string PipelineBuilder::JournalFolder(const std::string& life) const {
+  return options_.journal == nullptr || life.empty() ? "" : absl::StrCat(options_.journal->folder, "/", life);
+}
+
+// The newest checkpoint of the life that a replay can go on from. One that is damaged has another before it, as long as
+// the journal has the calls between.
+absl::StatusOr<std::optional<LoadedCheckpoint>> PipelineBuilder::FindBase(const std::string& name,
+                                                                          const std::string& life,
+                                                                          int64_t cut_sequence) const {
+  const std::shared_ptr<CheckpointFolder> folder = options_.checkpoints->FindFolder(name);
+  std::vector<CheckpointInfo> found;
+  if (folder != nullptr) found = folder->List();
+  std::erase_if(found, [&](const CheckpointInfo& info) {
+    return info.place.life != life || !info.place.whole || info.place.sequence < cut_sequence;
+  });
+  std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
+    return a.place.sequence > b.place.sequence;
+  });
+  absl::Status damage;
+  for (const CheckpointInfo& info : found) {
+    absl::StatusOr<LoadedCheckpoint> loaded = folder->Load(info.id);
+    if (loaded.ok()) return std::optional<LoadedCheckpoint>(*std::move(loaded));
+    LogError("a checkpoint of the journal can't be read",
+             {{"pipeline", name}, {"checkpoint", info.id}, {"error", std::string(loaded.status().message())}});
+    if (damage.ok()) damage = loaded.status();
+  }
+  if (!damage.ok()) return damage;
+  if (cut_sequence == 0) return std::optional<LoadedCheckpoint>();
+  return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_CORRUPT",
+               absl::StrCat("the journal begins behind call ", cut_sequence, ", and no checkpoint that has its effect is "
+                            "there"));
+}
+
+absl::Status PipelineBuilder::OpenJournal(const std::string& name, const PipelineLife& life, PipelineRecipe* recipe,
+                                          ServedPipeline::Durable* durable,
+                                          std::optional<LoadedCheckpoint>* base) const {
+  if (options_.journal == nullptr || life.id.empty()) return absl::OkStatus();
+  const JournalSetup& setup = *options_.journal;
+  PENSTOCK_ASSIGN_OR_RETURN(durable->journal,
+                            PipelineJournal::Open(JournalFolder(life.id), options_.clock, setup.options));
+  durable->records = setup.records;
+  durable->wanted = life.wanted;
+  if (!life.again) return absl::OkStatus();
+  PENSTOCK_ASSIGN_OR_RETURN(*base, FindBase(name, life.id, durable->journal->cut_sequence()));
+  if (!base->has_value()) return absl::OkStatus();
+  durable->from = (*base)->info.place;
+  if ((*base)->info.specification == nullptr) return absl::OkStatus();
+  // With the settings of the optimizer as they were then.
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineRecipe kept, setup.recipe(*(*base)->info.specification));
+  kept.asked = std::move(recipe->asked);
+  *recipe = std::move(kept);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std::string& name,
+                                                                       const PipelineLife& life,
+                                                                       PipelineRecipe* recipe,
                                                                        const MayRehearse& may_rehearse,
                                                                        Planning* planning) const {
   planning->Enter(PlanPhase::kLoading, 1);
+  ServedPipeline::Durable durable;
+  std::optional<LoadedCheckpoint> base;
+  PENSTOCK_RETURN_IF_ERROR(OpenJournal(name, life, recipe, &durable, &base));
   PipelineSpec& spec = recipe->spec;
   PENSTOCK_RETURN_IF_ERROR(Load(&spec));
   std::shared_ptr<PipelineMetrics> metrics;
@@ -70,12 +132,16 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
     if (metrics != nullptr) options_.metrics->RemovePipeline(*metrics);
     ReturnFreedMemory();  // a part of it may have stood
   };
-  CheckpointOrigin origin{.spec_digest = recipe->spec_digest};
+  CheckpointOrigin origin{.spec_digest = recipe->spec_digest, .life = durable.journal == nullptr ? "" : life.id};
   if (!spec.model.program_digest.empty()) absl::StrAppend(&origin.spec_digest, " ", spec.model.program_digest);
   absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(spec, std::move(engine));
   spec.model.loaded_program = nullptr;  // the layers have its tensors
   if (!pipeline.ok()) return pipeline.status();
-  if (recipe->from.has_value()) {
+  if (base.has_value()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckState(base->state, (*pipeline)->StateShapes()));
+    PENSTOCK_RETURN_IF_ERROR((*pipeline)->ImportState(base->state, base->info.step));
+    base->state.clear();
+  } else if (recipe->from.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(Restore(*recipe->from, origin.spec_digest, **pipeline));
     if (recipe->from->pipeline == name) origin.restored_from = recipe->from->id;
   }
@@ -95,8 +161,11 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   hosting.metrics = metrics;
   hosting.claim = std::move(claim);
   hosting.memory = options_.memory;
-  std::shared_ptr<ServedPipeline> served =
-      ServedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      std::shared_ptr<ServedPipeline> served,
+      ServedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting), std::move(durable)));
+  // What it was made from may be deleted before its first call.
+  if (recipe->from.has_value() && !life.again) PENSTOCK_RETURN_IF_ERROR(served->SaveForJournal());
   std::move(forget).Cancel();
   return served;
 }

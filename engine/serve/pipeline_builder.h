@@ -12,6 +12,8 @@
 #include "engine/exec/pipeline.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/search.h"
+#include "engine/journal/pipeline_journal.h"
+#include "engine/serve/call_records.h"
 #include "engine/serve/served_pipeline.h"
 
 namespace penstock {
@@ -49,6 +51,24 @@ struct PipelineRecipe {
   std::function<std::string(const Plan& plan, const ModelSpec& model, const OptimizerSpec& optimizer)> describe = {};
   // Whose weights, step and, where it fits (FitState), optimizer state it starts with; unset: it starts anew.
   std::optional<CheckpointSource> from = {};
+  // As it was asked for, where `spec` has more: the plan that was found. For lists; unset: as `spec`.
+  std::optional<PipelineSpec> asked = {};
+};
+
+// What makes pipelines outlive the daemon's process.
+struct JournalSetup {
+  std::string folder;  // with a folder for each pipeline's journal, named by its life
+  const CallRecords* records = nullptr;
+  // The recipe of a pipeline whose specification was kept, as `describe` of its recipe wrote it.
+  std::function<absl::StatusOr<PipelineRecipe>(const std::string& specification)> recipe = {};
+  PipelineJournal::Options options = {};
+};
+
+// Which life of a pipeline's name is made, and whether it is made again.
+struct PipelineLife {
+  std::string id;  // empty: nothing of it outlives the process
+  bool again = false;
+  std::function<bool()> wanted = {};  // asked while its calls are made again; null: yes
 };
 
 // Makes served pipelines from specifications, and looks for their plans, with what all pipelines of a server share.
@@ -68,6 +88,7 @@ class PipelineBuilder {
     MetricsRegistry* metrics = nullptr;  // null: counts go nowhere
     CheckpointStore* checkpoints = nullptr;
     MemoryClaims* memory = nullptr;   // null: pipelines take what they need
+    JournalSetup* journal = nullptr;  // null: pipelines go with the process
     ServedPipeline::Options hosting;  // limits; the builder fills in the rest
   };
 
@@ -80,9 +101,13 @@ class PipelineBuilder {
 
   // Reads what the specification names, fills in its digest, and makes the pipeline.
   //
-  // Fails:     also, of a checkpoint: CHECKPOINT_NOT_FOUND, CHECKPOINT_CORRUPT, MODEL_MISMATCH.
-  absl::StatusOr<std::shared_ptr<ServedPipeline>> Build(const std::string& name, PipelineRecipe* recipe,
-                                                        const MayRehearse& may_rehearse, Planning* planning) const;
+  // Fails:     also, of a checkpoint: CHECKPOINT_NOT_FOUND, CHECKPOINT_CORRUPT, MODEL_MISMATCH; of a life that is made
+  //            again: as PipelineJournal::Open() and CallReplay.
+  absl::StatusOr<std::shared_ptr<ServedPipeline>> Build(const std::string& name, const PipelineLife& life,
+                                                        PipelineRecipe* recipe, const MayRehearse& may_rehearse,
+                                                        Planning* planning) const;
+  // The folder of a life's journal. Without a journal, empty.
+  std::string JournalFolder(const std::string& life) const;
 
   // The plan that Build() would choose, and the plans that it would choose from, best first. `caller` holds what trials
   // place.
@@ -93,6 +118,11 @@ class PipelineBuilder {
 
  private:
   absl::Status Load(PipelineSpec* spec) const;
+  // Opens the journal of a life; of one that is made again, finds the state and the recipe that it goes on from.
+  absl::Status OpenJournal(const std::string& name, const PipelineLife& life, PipelineRecipe* recipe,
+                           ServedPipeline::Durable* durable, std::optional<LoadedCheckpoint>* base) const;
+  absl::StatusOr<std::optional<LoadedCheckpoint>> FindBase(const std::string& name, const std::string& life,
+                                                           int64_t cut_sequence) const;
   // Puts the state of a checkpoint into a new pipeline.
   absl::Status Restore(const CheckpointSource& source, const std::string& spec_digest, Pipeline& pipeline) const;
   Pipeline::Options EngineOptions(bool rehearse, Planning* planning) const;

@@ -9,11 +9,13 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "engine/base/check.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/file.h"
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/resource_id.h"
@@ -33,6 +35,11 @@ absl::Status TableError(absl::StatusCode code, std::string_view reason, std::str
 
 absl::Status Draining() {
   return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
+}
+
+std::string NewLife() {
+  const HandleId id = RandomHandleId(Epoch(0));
+  return absl::StrFormat("%016x", id.low);
 }
 
 absl::Duration TurnOf(const PipelineSpec& spec) {
@@ -57,6 +64,8 @@ absl::Status PipelineNotFound(const std::string& name) {
 
 PipelineTable::PipelineTable(Options options)
     : max_pipelines_(options.max_pipelines),
+      journal_(options.journal),
+      fingerprint_(std::move(options.fingerprint)),
       builder_(std::move(options.builder)),
       log_({}),
       creations_("ps-creations", builder_.options().timers, builder_.options().clock),
@@ -174,12 +183,16 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe
     std::move(undo).Cancel();
     return absl::OkStatus();
   };
+  const absl::StatusOr<bool> met = MetBefore(key, context.payload_digest);
+  if (!met.ok()) return done(met.status());
+  if (*met) return done(Get(name));
   const JoinPointer join = Begin(key, context, std::move(done), start, name);
   if (join == nullptr) return;
   const absl::Status posted = Guarded("the creation of a pipeline", [&] {
-    creations_.Post([this, key, join, name, planning, recipe = std::move(recipe)] {
+    creations_.Post([this, key, join, name, planning, digest = context.payload_digest, recipe = std::move(recipe)] {
       creations_.HoldTurn(TurnOf(recipe.spec));
-      auto made = Guarded("the creation of a pipeline", [&] { return CreateNow(name, recipe, planning.get()); });
+      auto made =
+          Guarded("the creation of a pipeline", [&] { return CreateNow(name, key, digest, recipe, planning.get()); });
       creations_.HoldTurn(absl::InfiniteDuration());
       Answer(key, join, std::move(made));
     });
@@ -193,17 +206,22 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe
   Answer(key, join, posted);
 }
 
-absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, PipelineRecipe recipe,
+absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, const RequestKey& key,
+                                                       const std::string& payload_digest, PipelineRecipe recipe,
                                                        Planning* planning) {
   bool draining = IsDraining();
+  const std::string life = journal_ == nullptr ? "" : NewLife();
   // All that can fail, copies too, before the entry changes.
   absl::StatusOr<PipelineEntry> made = Guarded("the creation of a pipeline", [&]() -> absl::StatusOr<PipelineEntry> {
     if (draining) return Draining();
     PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry ready, Get(name));
     ready.planning = nullptr;
-    PENSTOCK_ASSIGN_OR_RETURN(ready.pipeline, builder_.Build(name, &recipe, may_rehearse_, planning));
+    ready.life = life;
+    PENSTOCK_ASSIGN_OR_RETURN(ready.pipeline,
+                              builder_.Build(name, {.id = ready.life}, &recipe, may_rehearse_, planning));
     absl::Cleanup unlist = [&] { RemoveMetrics(*ready.pipeline); };
     ready.spec.model.program_digest = recipe.spec.model.program_digest;
+    PENSTOCK_RETURN_IF_ERROR(RecordCreation(key, payload_digest, ready.life, recipe, ready));
     std::move(unlist).Cancel();
     return ready;
   });
@@ -214,6 +232,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
     if (made.ok()) {
       entry.planning = nullptr;
       entry.pipeline = made->pipeline;
+      entry.life = made->life;
       entry.spec.model.program_digest = std::move(recipe.spec.model.program_digest);
       SetState(entry, PipelineEntry::State::kReady);
       made->state = entry.state;
@@ -225,6 +244,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
     }
   }
   if (!made.ok()) {
+    if (!life.empty()) RealFileSystem()->RemoveAll(builder_.JournalFolder(life)).IgnoreError();  // else the next start does
     LogWarning(
         "pipeline not created",
         {{"pipeline", name}, {"reason", ReasonOf(made.status())}, {"error", std::string(made.status().message())}});
@@ -282,6 +302,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::Get(const std::string& name) const 
 
 absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Find(const std::string& name) const {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry entry, Get(name));
+  if (entry.pipeline == nullptr && entry.state == PipelineEntry::State::kFailed) return entry.error;
   if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
     return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
                       entry.pipeline == nullptr ? absl::StrCat("pipeline ", name, " is being created")
@@ -320,6 +341,11 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
     auto found = entries_.find(name);
     if (found == entries_.end()) return PipelineNotFound(name);
     PipelineEntry& entry = found->second;
+    const bool unmade = entry.pipeline == nullptr && entry.state == PipelineEntry::State::kFailed;
+    if (unmade) {
+      SetState(entry, PipelineEntry::State::kDeleting);
+      return absl::OkStatus();
+    }
     if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
       return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
                         absl::StrCat("pipeline ", name, " is being created or deleted"), name);
@@ -337,10 +363,13 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
     SetState(entry, PipelineEntry::State::kDeleting);
     return absl::OkStatus();
   };
+  const absl::StatusOr<bool> met = MetBefore(key, context.payload_digest);
+  if (!met.ok() || *met) return done(met.status());
   const JoinPointer join = Begin(
       key, context, [done = std::move(done)](const absl::StatusOr<PipelineEntry>& entry) { done(entry.status()); },
       start);
   if (join == nullptr) return;
+  if (pipeline == nullptr) return DeleteUnmade(key, context.payload_digest, name, purge, join);
   const absl::Status begun = Guarded("the deletion of a pipeline", [&] {
     // Drain() may call back before it returns; the deletion waits until this thread has let go of the pipeline, so that
     // its memory is free when the deletion is done.
@@ -352,9 +381,9 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
     };
     PipelineEntry deleted{.name = name, .state = PipelineEntry::State::kDeleting};
     const auto job = std::make_shared<JobThread::Prepared>(JobThread::Prepare(
-        [this, key, join, name, purge, let_go, pipeline = std::move(pipeline), deleted = std::move(deleted)]() mutable {
+        [this, key, join, name, purge, let_go, digest = context.payload_digest, pipeline = std::move(pipeline), deleted = std::move(deleted)]() mutable {
           let_go->WaitForNotification();
-          const absl::Status purged = DeleteNow(name, std::move(pipeline), purge);
+          const absl::Status purged = DeleteNow(key, digest, name, std::move(pipeline), purge);
           Answer(key, join, purged.ok() ? absl::StatusOr<PipelineEntry>(std::move(deleted)) : purged);
         }));
     kept->DrainToDelete(force, [this, job] { deletions_.Post(std::move(*job)); });
@@ -367,7 +396,26 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
   Answer(key, join, begun);
 }
 
-absl::Status PipelineTable::DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge) {
+// Nothing of it stands but its journal and its checkpoints.
+void PipelineTable::DeleteUnmade(const RequestKey& key, const std::string& payload_digest, const std::string& name,
+                                 bool purge, const JoinPointer& join) {
+  const absl::Status posted = Guarded("the deletion of a pipeline", [&] {
+    deletions_.Post([this, key, payload_digest, name, purge, join] {
+      absl::Status gone = Guarded("the deletion of a pipeline", [&] { return RecordDeletion(key, payload_digest, name); });
+      const std::shared_ptr<CheckpointFolder> folder = builder_.options().checkpoints->FindFolder(name);
+      if (gone.ok() && purge && folder != nullptr) gone = folder->Purge();
+      {
+        absl::MutexLock lock(&mu_);
+        entries_.erase(name);
+      }
+      Answer(key, join, gone.ok() ? absl::StatusOr<PipelineEntry>(PipelineEntry{.name = name}) : gone);
+    });
+  });
+  if (!posted.ok()) Answer(key, join, posted);
+}
+
+absl::Status PipelineTable::DeleteNow(const RequestKey& key, const std::string& payload_digest, const std::string& name,
+                                      std::shared_ptr<ServedPipeline> pipeline, bool purge) {
   // What fails leaves something behind, and the name comes free all the same.
   const auto attempt = [&name](const char* failure, auto&& part) {
     absl::Status done = Guarded("the deletion of a pipeline", part);
@@ -378,6 +426,8 @@ absl::Status PipelineTable::DeleteNow(const std::string& name, std::shared_ptr<S
     return done;
   };
   attempt("can't stop a deleted pipeline", [&] { pipeline->Stop(); }).IgnoreError();
+  const absl::Status recorded =
+      attempt("can't make the deletion of a pipeline durable", [&] { return RecordDeletion(key, payload_digest, name); });
   attempt("can't release the handles of a deleted pipeline", [&] {
     builder_.options().handles->ReleasePipeline(name);
   }).IgnoreError();
@@ -404,7 +454,7 @@ absl::Status PipelineTable::DeleteNow(const std::string& name, std::shared_ptr<S
   attempt("can't tell of a deleted pipeline", [&] {
     LogInfo("pipeline deleted", {{"pipeline", name}, {"purged", purge && purged.ok() ? "true" : "false"}});
   }).IgnoreError();
-  return purged;
+  return recorded.ok() ? purged : recorded;
 }
 
 void PipelineTable::RemoveMetrics(const ServedPipeline& pipeline) const {

@@ -18,6 +18,7 @@
 #include "engine/base/job_thread.h"
 #include "engine/base/turn_thread.h"
 #include "engine/exec/pipeline.h"
+#include "engine/journal/daemon_journal.h"
 #include "engine/serve/calls.h"
 #include "engine/serve/joined.h"
 #include "engine/serve/last_saves.h"
@@ -36,12 +37,15 @@ struct PipelineEntry {
   enum class State { kCreating, kReady, kDraining, kDeleting, kFailed };
   std::string name;
   State state = State::kCreating;
-  absl::Status error = absl::OkStatus();  // FAILED only: PIPELINE_BROKEN, see Pipeline::health()
+  // FAILED only: PIPELINE_BROKEN, see Pipeline::health(), or why it could not be made again.
+  absl::Status error = absl::OkStatus();
   PipelineSpec spec = {};
+  std::string life = {};  // of its journal; empty: it has none
   absl::Time create_time = {};
   uint64_t version = 0;                           // rises with each change of state; for etags
   std::shared_ptr<const Planning> planning = {};  // CREATING only: how far it is
-  std::shared_ptr<ServedPipeline> pipeline = {};  // READY, FAILED and DRAINING; DELETING while it still stands
+  // READY and DRAINING; FAILED, unless it could not be made again; DELETING while it still stands.
+  std::shared_ptr<ServedPipeline> pipeline = {};
 };
 
 // Creates, finds and deletes pipelines.
@@ -70,6 +74,9 @@ class PipelineTable {
   struct Options {
     PipelineBuilder::Options builder;
     int max_pipelines = 16;
+    // Where the pipelines stand that outlive the process; null: none does. Outlives the table.
+    DaemonJournal* journal = nullptr;
+    std::string fingerprint = {};  // of the build and the machine, kept with each pipeline
   };
 
   explicit PipelineTable(Options options);
@@ -87,6 +94,10 @@ class PipelineTable {
   // taken.
   using AcceptExisting = std::function<absl::Status(const PipelineEntry&)>;
   void Create(CallContext context, std::string name, PipelineRecipe recipe, AcceptExisting accept, CreateCallback done);
+  // Makes the pipelines of the journal again, and calls back when each is READY or FAILED. A name that is FAILED so can
+  // only be deleted. Once, before any other call.
+  absl::Status Recover(std::function<void()> done) ABSL_LOCKS_EXCLUDED(mu_);
+
   // What Create() would do, without doing it. CANCELLED / WORK_CANCELLED soon after `cancel`.
   void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
 
@@ -142,11 +153,22 @@ class PipelineTable {
   // What a creation finds where there is a pipeline of its name.
   absl::StatusOr<Standing> Existing(const PipelineEntry& entry, const AcceptExisting& accept) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, PipelineRecipe recipe, Planning* planning)
+  absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, const RequestKey& key,
+                                          const std::string& payload_digest, PipelineRecipe recipe, Planning* planning)
       ABSL_LOCKS_EXCLUDED(mu_);
+  void RecoverNow(const JournalledPipeline& row, const std::shared_ptr<Planning>& planning) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes the pipeline durable, and that the request for it has been met.
+  absl::Status RecordCreation(const RequestKey& key, const std::string& payload_digest, const std::string& life,
+                              const PipelineRecipe& recipe, const PipelineEntry& entry) const;
+  absl::Status RecordDeletion(const RequestKey& key, const std::string& payload_digest, const std::string& name)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void DeleteUnmade(const RequestKey& key, const std::string& payload_digest, const std::string& name, bool purge,
+                    const JoinPointer& join) ABSL_LOCKS_EXCLUDED(mu_);
+  // What the journal knows of a request; nothing where the log of this life does.
+  absl::StatusOr<bool> MetBefore(const RequestKey& key, const std::string& payload_digest) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns what kept checkpoints from being purged; the pipeline is gone all the same.
-  absl::Status DeleteNow(const std::string& name, std::shared_ptr<ServedPipeline> pipeline, bool purge)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status DeleteNow(const RequestKey& key, const std::string& payload_digest, const std::string& name,
+                         std::shared_ptr<ServedPipeline> pipeline, bool purge) ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveMetrics(const ServedPipeline& pipeline) const;
   // Looks on the plans' thread, by one of the builder's methods.
   template <typename Found>
@@ -159,6 +181,8 @@ class PipelineTable {
   bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
 
   const int max_pipelines_;
+  DaemonJournal* const journal_;  // null: there is none
+  const std::string fingerprint_;
   const PipelineBuilder builder_;
   // Candidates of a plan run on the devices only while no pipeline works there.
   const PipelineBuilder::MayRehearse may_rehearse_ = [this] { return Live().empty(); };

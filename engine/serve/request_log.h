@@ -25,11 +25,19 @@ struct RequestKey {
   auto operator<=>(const RequestKey&) const = default;
 };
 
+// INVALID_ARGUMENT / REQUEST_ID_REUSED.
+inline absl::Status RequestIdReused(const std::string& request_id) {
+  return Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
+               "this request_id was used for a call with another payload")
+      .With("field", "request_id")
+      .With("value", request_id);
+}
+
 // Answers by caller, method and request_id.
 //
 // Model:     A map, and its keys in order of their recording. An answer is kept for kept_nanos or until `entries` newer
 //            ones exist, but never less than min_nanos. A caller may have no more than its share (CallerShare) of
-//            max_entries. It lives in memory: a restart forgets it.
+//            max_entries. It lives in memory: a restart forgets it, and the journal remembers.
 // Threads:   Those of its owner, which holds its lock around every call.
 // Units:     Monotonic nanoseconds.
 // Fails:     INVALID_ARGUMENT / REQUEST_ID_REUSED for the same key with another payload; RESOURCE_EXHAUSTED /
@@ -54,10 +62,7 @@ class RequestLog {
     auto found = entries_.find(key);
     if (found != entries_.end()) {
       if (found->second.payload_digest == payload_digest) return std::optional<Answer>(found->second.answer);
-      return absl::Status(Error(absl::StatusCode::kInvalidArgument, "REQUEST_ID_REUSED",
-                                "this request_id was used for a call with another payload")
-                              .With("field", "request_id")
-                              .With("value", key.request_id));
+      return RequestIdReused(key.request_id);
     }
     if (size() >= options_.max_entries) return Full("all callers", options_.max_entries);
     const auto own = callers_.find(key.caller);

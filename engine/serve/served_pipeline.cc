@@ -8,7 +8,9 @@
 #include "engine/base/freed_memory.h"
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
+#include "engine/base/status_macros.h"
 #include "engine/observe/metrics.h"
+#include "engine/serve/call_replay.h"
 
 namespace penstock {
 namespace {
@@ -17,33 +19,88 @@ std::string TokenPrefix(const HandleStore& handles) {
   return absl::StrFormat("%08x%016x", handles.epoch().value(), RandomHandleId(handles.epoch()).low);
 }
 
+// With a journal, a token tells the same before and after a restart.
+TrainingQueue::Origin OriginOf(const ServedPipeline::Options& options, const ServedPipeline::Durable& durable,
+                               const Pipeline& pipeline) {
+  if (durable.journal == nullptr) return {.token_prefix = TokenPrefix(*options.handles), .step = pipeline.step()};
+  return {.token_prefix = options.origin.life,
+          .step = pipeline.step(),
+          .sequence = durable.from.sequence,
+          .version = durable.from.sequence};
+}
+
 }  // namespace
 
 std::shared_ptr<ServedPipeline> ServedPipeline::Start(std::unique_ptr<Pipeline> pipeline,
                                                       std::shared_ptr<CheckpointFolder> checkpoints, Options options) {
+  return *Start(std::move(pipeline), std::move(checkpoints), std::move(options), Durable());
+}
+
+absl::StatusOr<std::shared_ptr<ServedPipeline>> ServedPipeline::Start(std::unique_ptr<Pipeline> pipeline,
+                                                                      std::shared_ptr<CheckpointFolder> checkpoints,
+                                                                      Options options, Durable durable) {
+  const int64_t from = durable.from.sequence;
+  std::function<bool()> wanted = std::move(durable.wanted);
   std::shared_ptr<ServedPipeline> served(
-      new ServedPipeline(std::move(pipeline), std::move(checkpoints), std::move(options)));
+      new ServedPipeline(std::move(pipeline), std::move(checkpoints), std::move(options), std::move(durable)));
   served->calls_.owner = served;
+  if (served->journal_ != nullptr) PENSTOCK_RETURN_IF_ERROR(served->Replay(from, std::move(wanted)));
   served->training_.Start();
   served->inference_.Start();
   return served;
 }
 
+absl::Status ServedPipeline::Replay(int64_t from, std::function<bool()> wanted) {
+  CallReplay replay({.pipeline = options_.name,
+                     .handles = options_.handles,
+                     .preparation = &preparation_,
+                     .calls = &calls_,
+                     .settlement = &settlement_,
+                     .training = &training_,
+                     .journal = journal_.get(),
+                     .kept_forwards = static_cast<size_t>(options_.open_graphs),
+                     .wanted = std::move(wanted)});
+  PENSTOCK_ASSIGN_OR_RETURN(const ReplayReport report, replay.Run(from));
+  if (options_.metrics != nullptr) options_.metrics->step_number.Set(static_cast<double>(pipeline_->step()));
+  if (report.repeated == 0 && report.finished == 0) return absl::OkStatus();
+  LogInfo("calls of the journal made again", {{"pipeline", options_.name},
+                                              {"repeated", std::to_string(report.repeated)},
+                                              {"finished", std::to_string(report.finished)},
+                                              {"differing", std::to_string(report.differing)},
+                                              {"step", std::to_string(pipeline_->step())}});
+  return absl::OkStatus();
+}
+
+void ServedPipeline::OnRefused(const CallPointer& call, const absl::Status& error) {
+  Guarded("the end of a call", [&] { settlement_.Fail(call, error); }).IgnoreError();
+}
+
 ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints,
-                               Options options)
+                               Options options, Durable durable)
     : options_(std::move(options)),
       pipeline_(std::move(pipeline)),
       checkpoints_(std::move(checkpoints)),
       calls_(
           {.entries = options_.request_log_entries, .kept_nanos = absl::ToInt64Nanoseconds(options_.request_log_time)},
-          TrainingQueue({options_.train_queue_calls, options_.train_queue_bytes}, TokenPrefix(*options_.handles),
-                        pipeline_->step()),
+          TrainingQueue({options_.train_queue_calls, options_.train_queue_bytes},
+                        OriginOf(options_, durable, *pipeline_)),
           InferenceQueue({options_.infer_queue_calls, options_.infer_queue_bytes}, options_.infer_in_flight),
           options_.metrics),
       runner_(options_.name, options_.origin, pipeline_.get(), checkpoints_.get(), options_.memory),
-      settlement_(options_.name, &calls_, options_.handles, options_.timers, options_.clock),
+      settlement_(options_.name, &calls_, options_.handles, checkpoints_.get(), options_.timers, options_.clock),
+      journal_(durable.journal == nullptr ? nullptr
+                                          : std::make_unique<CallJournal>(
+                                                std::move(durable.journal), durable.records, &calls_, options_.clock,
+                                                [this](const CallPointer& call, const absl::Status& error) {
+                                                  OnRefused(call, error);
+                                                })),
+      automatic_(journal_ == nullptr
+                     ? nullptr
+                     : std::make_unique<AutomaticCheckpoints>(options_.name, options_.origin.life,
+                                                              !durable.from.life.empty(), options_.journal_limits,
+                                                              journal_.get(), &runner_, checkpoints_.get(), &calls_)),
       watch_(options_.timers, options_.clock, [this] { acceptor_.AcceptExpiry(); }),
-      cancellation_(&calls_, &settlement_, &watch_),
+      cancellation_(&calls_, &settlement_, &watch_, journal_.get()),
       preparation_(options_.name, options_.handles, pipeline_.get(), &runner_),
       acceptor_({.name = options_.name,
                  .handles = options_.handles,
@@ -52,8 +109,9 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
                  .open_graphs = options_.open_graphs,
                  .infer_timeout = options_.infer_timeout,
                  .forward_timeout = options_.forward_timeout},
-                &calls_, &preparation_, &settlement_, &cancellation_),
-      training_(&calls_, &runner_, pipeline_.get(), &settlement_, &watch_, options_.timers, options_.clock),
+                &calls_, &preparation_, &settlement_, &cancellation_, journal_.get()),
+      training_(&calls_, &runner_, pipeline_.get(), &settlement_, &watch_, journal_.get(), automatic_.get(),
+                options_.timers, options_.clock),
       inference_(&calls_, &runner_, &settlement_, options_.clock) {
   if (options_.metrics == nullptr) return;
   const double micro_batches = std::max(1, pipeline_->plan().schedule.micro_batches);
@@ -70,6 +128,12 @@ ServedPipeline::~ServedPipeline() {
 }
 
 ServedPipeline::Statistics ServedPipeline::statistics() const {
+  PipelineJournal::ReplaySize replay;
+  absl::Status health;
+  if (journal_ != nullptr) {
+    replay = journal_->journal().replay_size();
+    health = journal_->health();
+  }
   absl::MutexLock lock(&calls_.mu);
   const ServedCalls::Totals& totals = calls_.totals;
   const TrainingQueue& training = calls_.training;
@@ -84,7 +148,12 @@ ServedPipeline::Statistics ServedPipeline::statistics() const {
           .running = calls_.inference.running() + (training.running() ? 1 : 0),
           .samples_trained = totals.samples_trained,
           .last_loss = totals.last_loss,
-          .last_measured_bubble = totals.last_measured_bubble};
+          .last_measured_bubble = totals.last_measured_bubble,
+          .durable = journal_ != nullptr,
+          .journal_health = std::move(health),
+          .journal_calls = replay.rows,
+          .journal_bytes = replay.bytes,
+          .journal_seconds = static_cast<double>(replay.run_nanos) * 1e-9};
 }
 
 // --- The end.
@@ -160,6 +229,7 @@ void ServedPipeline::Stop() {
   cancellation_.SettleCancelled(late);
   training_.Join();
   inference_.Join();
+  if (journal_ != nullptr) journal_->Close();
 }
 
 }  // namespace penstock

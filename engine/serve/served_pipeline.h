@@ -9,7 +9,8 @@
 //   inference_queue      what may start next             inference_loop      the thread that starts inference
 //   call_runner          what a call does                parameter_reader    copies for those who read
 //   accumulation_watch   leases of accumulations         cancellation        calls that end early
-//   settlement           how a call ends
+//   settlement           how a call ends               call_journal        what is durable, and when
+//   call_replay          calls after a restart         automatic_checkpoints   what keeps the journal short
 //
 // A call:   accepted ──▶ queued ──▶ runs ──▶ done ──▶ settled, by exactly one of: run, deadline, cancel, drain
 
@@ -32,8 +33,10 @@
 #include "engine/handles/handle_store.h"
 #include "engine/observe/trace_capture.h"
 #include "engine/serve/acceptor.h"
+#include "engine/serve/automatic_checkpoints.h"
 #include "engine/serve/accumulation_watch.h"
 #include "engine/serve/call.h"
+#include "engine/serve/call_journal.h"
 #include "engine/serve/call_preparation.h"
 #include "engine/serve/call_runner.h"
 #include "engine/serve/cancellation.h"
@@ -87,6 +90,16 @@ class ServedPipeline {
     absl::Duration forward_timeout = absl::Minutes(10);
     int64_t request_log_entries = 100'000;
     absl::Duration request_log_time = absl::Hours(24);
+    AutomaticCheckpoints::Limits journal_limits = {};
+  };
+
+  // What makes a pipeline's calls durable.
+  struct Durable {
+    std::unique_ptr<PipelineJournal> journal = {};  // null: nothing does
+    const CallRecords* records = nullptr;           // outlives the pipeline
+    // The checkpoint whose state the pipeline has: what comes later is made again. Empty: it is as it was made.
+    CheckpointPlace from = {};
+    std::function<bool()> wanted = {};  // asked while calls are made again: no ends that; null: yes
   };
 
   using State = ServedCalls::State;
@@ -104,10 +117,19 @@ class ServedPipeline {
     int64_t samples_trained = 0;
     std::optional<double> last_loss;
     double last_measured_bubble = 0;
+    bool durable = false;          // it has a journal
+    absl::Status journal_health;   // not OK: calls that change state are refused until a restart
+    int64_t journal_calls = 0;     // that a replay would make again
+    int64_t journal_bytes = 0;     // of their inputs
+    double journal_seconds = 0;    // that they took
   };
 
   static std::shared_ptr<ServedPipeline> Start(std::unique_ptr<Pipeline> pipeline,
                                                std::shared_ptr<CheckpointFolder> checkpoints, Options options);
+  // With a journal, whose calls are made again first. Fails: as CallReplay.
+  static absl::StatusOr<std::shared_ptr<ServedPipeline>> Start(std::unique_ptr<Pipeline> pipeline,
+                                                               std::shared_ptr<CheckpointFolder> checkpoints,
+                                                               Options options, Durable durable);
   ~ServedPipeline();
 
   absl::StatusOr<Accepted> Infer(CallContext context, InferCall call) {
@@ -187,6 +209,8 @@ class ServedPipeline {
   // The same for a pipeline that is deleted while the daemon goes on: new work gets PIPELINE_NOT_READY, also after
   // Stop().
   void DrainToDelete(bool force, std::function<void()> done) ABSL_LOCKS_EXCLUDED(calls_.mu);
+  // An automatic checkpoint of the state as it is. Before any call.
+  absl::Status SaveForJournal() { return automatic_ == nullptr ? absl::OkStatus() : automatic_->SaveFirst(); }
   // The last thing that is done: cancels what has not started, waits for what runs, and saves the state if it has
   // changed since the last save or restore, as step-{n} or, if there is one, step-{n}-end. Returns nothing if there was
   // nothing to save. Accumulated gradients are in no checkpoint. `cancel` gives the save up.
@@ -198,7 +222,11 @@ class ServedPipeline {
   absl::Status PurgeCheckpoints() { return checkpoints_->Purge(); }
 
  private:
-  ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints, Options options);
+  ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints, Options options,
+                 Durable durable);
+  absl::Status Replay(int64_t from, std::function<bool()> wanted);
+  // Who ends a call that the journal did not take.
+  void OnRefused(const CallPointer& call, const absl::Status& error);
 
   void DrainAs(State state, bool force, std::function<void()> done) ABSL_LOCKS_EXCLUDED(calls_.mu);
 
@@ -213,6 +241,8 @@ class ServedPipeline {
   ServedCalls calls_;
   CallRunner runner_;
   Settlement settlement_;
+  const std::unique_ptr<CallJournal> journal_;             // null: there is none
+  const std::unique_ptr<AutomaticCheckpoints> automatic_;  // the same
   AccumulationWatch watch_;
   Cancellation cancellation_;
   const CallPreparation preparation_;

@@ -38,6 +38,10 @@ void Settlement::ReleaseInputs(Call& call) {
 void Settlement::Fail(const CallPointer& call, const absl::Status& error) {
   EndPlace(*call);
   const absl::Status told = FailHandles(*call, error);
+  if (call->accepted.durable != nullptr && call->accepted.durable->Settle(told)) {  // it was never accepted
+    absl::MutexLock lock(&calls_->mu);
+    calls_->log.Erase(call->key());
+  }
   if (call->join != nullptr) AnswerState(*call, told);
   AnswerRead(*call, told);
   // A run that goes on still reads its inputs.
@@ -95,9 +99,7 @@ void Settlement::AnswerRead(const Call& call, absl::StatusOr<std::shared_ptr<con
   Guarded("the answer of a read", [&] { read->done(std::move(snapshot)); }).IgnoreError();
 }
 
-void Settlement::Fulfil(Call& call, Executed executed, const std::string& token,
-                        const std::vector<HandleId>& stale_graphs) {
-  EndPlace(call);
+void Settlement::Invalidate(const Call& call, const std::vector<HandleId>& stale_graphs) {
   for (const HandleId& id : stale_graphs) {
     handles_->Invalidate(
         id, Error(absl::StatusCode::kFailedPrecondition, "GRAPH_STALE", "the weights have changed since this forward"));
@@ -106,6 +108,38 @@ void Settlement::Fulfil(Call& call, Executed executed, const std::string& token,
     handles_->Invalidate(backward->graph.id, Error(absl::StatusCode::kFailedPrecondition, "GRAPH_CONSUMED",
                                                    "a Backward has used up this graph"));
   }
+}
+
+CallAnswer Settlement::AnswerOf(const Call& call, const Executed& executed, const std::string& token) const {
+  CallAnswer answer{.has_outputs = call.accepted.outputs.has_value(), .has_graph = call.accepted.graph.has_value()};
+  if (call.join != nullptr) {
+    answer.state = StateAnswer{executed.checkpoint.value_or(CheckpointInfo()), executed.run.step, token,
+                               call.accepted.sequence};
+    return answer;
+  }
+  answer.outcome = CallOutcome{executed.run, call.accepted.sequence, token};
+  answer.outcome->run.outputs.clear();
+  answer.outcome->run.input_gradients.clear();
+  return answer;
+}
+
+CallAnswer Settlement::AnswerOf(const Call& call, const absl::Status& error) const {
+  return {.error = WithValue(error, "pipeline", name_),
+          .has_outputs = call.accepted.outputs.has_value(),
+          .has_graph = call.accepted.graph.has_value()};
+}
+
+StateAnswer Settlement::Completed(StateAnswer answer) const {
+  if (answer.checkpoint.id.empty()) return answer;
+  if (absl::StatusOr<CheckpointInfo> info = checkpoints_->Find(answer.checkpoint.id); info.ok()) {
+    answer.checkpoint = *std::move(info);
+  }
+  answer.checkpoint.pipeline = name_;
+  return answer;
+}
+
+void Settlement::Fulfil(Call& call, Executed executed, const std::string& token) {
+  EndPlace(call);
   if (call.join != nullptr) {
     AnswerState(call, StateAnswer{std::move(executed.checkpoint).value_or(CheckpointInfo()), executed.run.step, token,
                                   call.accepted.sequence});

@@ -17,6 +17,7 @@
 #include "engine/handles/handle_store.h"
 #include "engine/observe/trace_capture.h"
 #include "engine/serve/call.h"
+#include "engine/serve/call_records.h"
 #include "engine/serve/call_runner.h"
 #include "engine/serve/served_calls.h"
 
@@ -33,17 +34,31 @@ class TimerQueue;
 // Threads:   Any; under no lock of the caller, for stores, callers and observers may call back.
 class Settlement {
  public:
-  Settlement(std::string name, ServedCalls* calls, HandleStore* handles, TimerQueue* timers, Clock* clock)
-      : name_(std::move(name)), calls_(calls), handles_(handles), timers_(timers), clock_(clock) {}
+  Settlement(std::string name, ServedCalls* calls, HandleStore* handles, const CheckpointFolder* checkpoints,
+             TimerQueue* timers, Clock* clock)
+      : name_(std::move(name)),
+        calls_(calls),
+        handles_(handles),
+        checkpoints_(checkpoints),
+        timers_(timers),
+        clock_(clock) {}
 
   // Fails, or cancels, the call's handles, or calls back those who wait, with the error and the ids of the call. The
   // call must be kDone or fall to nobody else. One that has not run is over with that.
   void Fail(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // The end of a run that an exception has left: what it has not settled fails.
   void FailRun(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
-  // Fulfils the handles of a call, after graphs that went stale, or calls back those who wait.
-  void Fulfil(Call& call, Executed executed, const std::string& token, const std::vector<HandleId>& stale_graphs)
-      ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // The graphs that a call that went well has left without use.
+  void Invalidate(const Call& call, const std::vector<HandleId>& stale_graphs);
+  // Fulfils the handles of a call, or calls back those who wait.
+  void Fulfil(Call& call, Executed executed, const std::string& token) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // What is more than a handle may hold fails it by name.
+  void FulfilValues(const HandleId& id, NamedValues values);
+  // What Fulfil() would tell, without tensors and graphs; and a failure.
+  CallAnswer AnswerOf(const Call& call, const Executed& executed, const std::string& token) const;
+  CallAnswer AnswerOf(const Call& call, const absl::Status& error) const;
+  // A recorded answer with all that is known of its checkpoint now.
+  StateAnswer Completed(StateAnswer answer) const;
   // Gives the caller's place back, unless the call waits or runs.
   void EndPlace(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Drops the call's inputs and deadline. Nothing reads them afterwards.
@@ -68,8 +83,6 @@ class Settlement {
   void ReportEnd(const Call& call, int64_t step, const absl::Status& status);
   absl::Status FailHandles(const Call& call, const absl::Status& error);
   void FulfilHandles(const Call& call, Executed executed, const std::string& token);
-  // What is more than a handle may hold fails it by name.
-  void FulfilValues(const HandleId& id, NamedValues values);
   void AnswerState(const Call& call, absl::StatusOr<StateAnswer> answer) ABSL_LOCKS_EXCLUDED(calls_->mu);
   static void AnswerRead(const Call& call, absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> snapshot);
   void LogCheckpoint(const Call& call, const absl::Status& status, const Executed* executed) const;
@@ -79,6 +92,7 @@ class Settlement {
   const std::string name_;
   ServedCalls* const calls_;
   HandleStore* const handles_;
+  const CheckpointFolder* const checkpoints_;
   TimerQueue* const timers_;
   Clock* const clock_;
 

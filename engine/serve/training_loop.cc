@@ -34,7 +34,8 @@ void TrainingLoop::Loop() {
     }
     if (call != nullptr) {
       const absl::Status ran = Guarded("a training call", [&] { Run(call); });
-      if (!ran.ok()) Guarded("a training call", [&] { settlement_->FailRun(call, ran); }).IgnoreError();
+      if (!ran.ok()) Guarded("a training call", [&] { FailRun(call, ran); }).IgnoreError();
+      if (automatic_ != nullptr) Guarded("an automatic checkpoint", [&] { automatic_->After(*call); }).IgnoreError();
     }
     Guarded("the idle reason", [this] { UpdateIdleReason(); }).IgnoreError();
     {
@@ -88,24 +89,72 @@ void TrainingLoop::Run(const CallPointer& call) {
   }
   std::move(broken_off).Cancel();
   settlement_->RecordEnd(*call, step, executed.status(), executed.ok() ? &*executed : nullptr);
+  if (executed.ok()) settlement_->Invalidate(*call, stale_graphs);
+  if (journal_ != nullptr && !stale_graphs.empty()) journal_->ForgetKept();
+  Settle(call, std::move(executed), token);
+}
+
+void TrainingLoop::FailRun(const CallPointer& call, const absl::Status& error) {
+  {
+    absl::MutexLock lock(&calls_->mu);
+    calls_->Of(call).Finish();
+  }
+  Settle(call, error, "");
+}
+
+void TrainingLoop::Settle(const CallPointer& call, absl::StatusOr<Executed> executed, const std::string& token) {
+  if (journal_ == nullptr || !CallJournal::Keeps(*call)) return SettleNow(call, std::move(executed), token);
+  CallAnswer answer = executed.ok() ? settlement_->AnswerOf(*call, *executed, token)
+                                    : settlement_->AnswerOf(*call, executed.status());
+  const auto result = std::make_shared<absl::StatusOr<Executed>>(std::move(executed));
+  journal_->RecordEnd(call, answer, [this, call, result, token](const absl::Status& recorded) {
+    if (!recorded.ok()) *result = recorded;
+    SettleNow(call, std::move(*result), token);
+  });
+}
+
+void TrainingLoop::SettleNow(const CallPointer& call, absl::StatusOr<Executed> executed, const std::string& token) {
   if (executed.ok()) {
-    settlement_->Fulfil(*call, *std::move(executed), token, stale_graphs);
+    settlement_->Fulfil(*call, *std::move(executed), token);
   } else {
     settlement_->Fail(call, executed.status());
   }
   settlement_->ReleaseInputs(*call);
 }
 
+absl::StatusOr<Executed> TrainingLoop::Repeat(const CallPointer& call) {
+  call->started_nanos = clock_->NowNanos();
+  absl::StatusOr<Executed> executed = Guarded("a repeated call", [&] { return Execute(*call); });
+  std::vector<HandleId> stale_graphs;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    const int64_t now = clock_->NowNanos();
+    if (executed.ok()) stale_graphs = calls_->training.Note(*call, *executed, now);
+    calls_->training.Reconcile(*call, pipeline_->accumulating(), now);
+    watch_->Look(*calls_, *call);
+  }
+  if (executed.ok()) settlement_->Invalidate(*call, stale_graphs);
+  if (!stale_graphs.empty()) journal_->ForgetKept();
+  return executed;
+}
+
+absl::Status TrainingLoop::PrepareJournal(const Call& call) {
+  if (journal_ == nullptr) return absl::OkStatus();
+  // A checkpoint that has a call's effect must not come before that call's outcome.
+  if (call.As<SaveCall>() != nullptr) journal_->AwaitSettled();
+  return automatic_ != nullptr && CallJournal::Keeps(call) ? automatic_->BeforeFirst(call) : absl::OkStatus();
+}
+
 absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
-  int64_t next_version = 0;
+  PENSTOCK_RETURN_IF_ERROR(PrepareJournal(call));
   {
     absl::MutexLock lock(&calls_->mu);
     PENSTOCK_RETURN_IF_ERROR(calls_->training.CheckTurn(call, clock_->NowNanos()));
-    const int64_t version = calls_->training.version();
-    call.read_version = call.training == TrainingCall::kReadGradients ? version : calls_->training.weights_version();
-    next_version = version + 1;
+    call.read_version = call.training == TrainingCall::kReadGradients ? calls_->training.version()
+                                                                      : calls_->training.weights_version();
+    call.at_boundary = calls_->training.at_boundary();
   }
-  pipeline_->SetNextState(next_version);
+  pipeline_->SetNextState(call.accepted.sequence);
   PENSTOCK_ASSIGN_OR_RETURN(Executed executed, runner_->Run(call));
   if (executed.graph != nullptr) executed.graph = Watched(std::move(executed.graph));
   return executed;

@@ -11,7 +11,9 @@
 #include "engine/base/thread.h"
 #include "engine/exec/pipeline.h"
 #include "engine/serve/accumulation_watch.h"
+#include "engine/serve/automatic_checkpoints.h"
 #include "engine/serve/call.h"
+#include "engine/serve/call_journal.h"
 #include "engine/serve/call_runner.h"
 #include "engine/serve/served_calls.h"
 #include "engine/serve/settlement.h"
@@ -29,15 +31,20 @@ class TimerQueue;
 class TrainingLoop {
  public:
   TrainingLoop(ServedCalls* calls, CallRunner* runner, Pipeline* pipeline, Settlement* settlement,
-               AccumulationWatch* watch, TimerQueue* timers, Clock* clock)
+               AccumulationWatch* watch, CallJournal* journal, AutomaticCheckpoints* automatic, TimerQueue* timers,
+               Clock* clock)
       : calls_(calls),
         runner_(runner),
         pipeline_(pipeline),
         settlement_(settlement),
         watch_(watch),
+        journal_(journal),
+        automatic_(automatic),
         timers_(timers),
         clock_(clock) {}
 
+  // Makes a call again that stands in the journal. Before Start(), on one thread.
+  absl::StatusOr<Executed> Repeat(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   void Start();
   void Join() { thread_.reset(); }
 
@@ -45,6 +52,15 @@ class TrainingLoop {
   void Loop() ABSL_LOCKS_EXCLUDED(calls_->mu);
   void Run(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   absl::StatusOr<Executed> Execute(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // What must stand in checkpoints before the call runs.
+  absl::Status PrepareJournal(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // The end of a run that an exception has left.
+  void FailRun(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Tells how a run went; of a call in the journal, when that is durable.
+  void Settle(const CallPointer& call, absl::StatusOr<Executed> executed, const std::string& token)
+      ABSL_LOCKS_EXCLUDED(calls_->mu);
+  void SettleNow(const CallPointer& call, absl::StatusOr<Executed> executed, const std::string& token)
+      ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Lets the stages know when the last graph is gone, by whatever way: consumed, released, expired.
   std::shared_ptr<Graph> Watched(std::shared_ptr<Graph> graph);
   void UpdateIdleReason() ABSL_LOCKS_EXCLUDED(calls_->mu);
@@ -54,6 +70,8 @@ class TrainingLoop {
   Pipeline* const pipeline_;
   Settlement* const settlement_;
   AccumulationWatch* const watch_;
+  CallJournal* const journal_;             // null: there is none
+  AutomaticCheckpoints* const automatic_;  // the same
   TimerQueue* const timers_;
   Clock* const clock_;
   // The number of graphs that exist; shared with their deleters.

@@ -11,8 +11,13 @@
 
 namespace penstock {
 
-TrainingQueue::TrainingQueue(QueueBounds::Limits limits, std::string token_prefix, int64_t step)
-    : token_prefix_(std::move(token_prefix)), bounds_("training", limits), step_(step) {}
+TrainingQueue::TrainingQueue(QueueBounds::Limits limits, Origin origin)
+    : token_prefix_(std::move(origin.token_prefix)),
+      bounds_("training", limits),
+      sequence_(origin.sequence),
+      ended_sequence_(origin.sequence),
+      step_(origin.step),
+      version_(origin.version) {}
 
 std::string TrainingQueue::TokenOf(int64_t version) const { return absl::StrCat(token_prefix_, "-", version); }
 
@@ -67,11 +72,24 @@ absl::Status TrainingQueue::CheckTurn(const Call& call, int64_t now) const {
   if (backward == nullptr || !backward->input_gradients) return absl::OkStatus();
   if (!call.inputs.pin(call.graph_pin).graph().ok()) return absl::OkStatus();  // its own error comes first
   // Gradients that the forward did not prepare for are refused before anything is added.
-  const HandleId& graph = backward->graph.id;
-  if (std::find(graphs_to_inputs_.begin(), graphs_to_inputs_.end(), graph) != graphs_to_inputs_.end()) {
-    return absl::OkStatus();
-  }
+  const auto reaches = [&](const OpenGraph& graph) { return graph.id == backward->graph.id && graph.to_inputs; };
+  if (std::any_of(graphs_.begin(), graphs_.end(), reaches)) return absl::OkStatus();
   return InvalidField("input_gradients", "must have been asked of the forward too", "true");
+}
+
+int64_t TrainingQueue::ForwardOf(const Call& call) const {
+  const auto* backward = call.As<BackwardCall>();
+  if (backward == nullptr) return 0;
+  for (const OpenGraph& graph : graphs_) {
+    if (graph.id == backward->graph.id) return graph.sequence;
+  }
+  return 0;
+}
+
+void TrainingQueue::Rename(const HandleId& from, const HandleId& to) {
+  for (OpenGraph& graph : graphs_) {
+    if (graph.id == from) graph.id = to;
+  }
 }
 
 std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& executed, int64_t now) {
@@ -84,13 +102,17 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
 
   std::vector<HandleId> stale;
   if (executed.run.step != step_ || executed.replaced_state) {
-    stale.swap(graphs_);
-    graphs_to_inputs_.clear();
+    for (const OpenGraph& graph : graphs_) stale.push_back(graph.id);
+    graphs_.clear();
   }
   step_ = executed.run.step;
+  const bool steps = call.As<TrainStepCall>() != nullptr || call.training == TrainingCall::kApply;
+  const bool replaces = call.As<RestoreCall>() != nullptr || call.As<WriteCall>() != nullptr;
+  // A skipped step leaves the step's number, and so graphs that can still be used.
+  if (steps || replaces || Discards(*call.training)) at_boundary_ = graphs_.empty();
+  if (call.training == TrainingCall::kContribution || call.training == TrainingCall::kForward) at_boundary_ = false;
   if (const auto* forward = call.As<ForwardCall>()) {
-    graphs_.push_back(call.accepted.graph->id);
-    if (forward->request.input_gradients) graphs_to_inputs_.push_back(call.accepted.graph->id);
+    graphs_.push_back({call.accepted.graph->id, call.accepted.sequence, forward->request.input_gradients});
     return stale;  // it changes nothing
   }
   if (call.As<ReadCall>() != nullptr) return stale;
@@ -104,8 +126,7 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
     if (removed->id == saved_checkpoint_) saved_version_ = -1;
     return stale;
   }
-  ++version_;
-  const bool steps = call.As<TrainStepCall>() != nullptr || call.training == TrainingCall::kApply;
+  version_ = call.accepted.sequence;
   if (steps || executed.replaced_state) ++weights_version_;
   if (call.As<RestoreCall>() != nullptr) {
     saved_version_ = weights_version_;
@@ -116,6 +137,7 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
 
 void TrainingQueue::Reconcile(const Call& call, bool accumulating, int64_t now) {
   state_.Reconcile(accumulating, call.party(), now);
+  ended_sequence_ = call.accepted.sequence;
 }
 
 std::optional<TrainingParty> TrainingQueue::Expired(int64_t now) const {

@@ -2,6 +2,7 @@
 
 // The training order of one pipeline, as a value without locks: which calls wait, which runs, what state they lead to.
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -29,16 +30,25 @@ struct Executed;  // call_runner.h
 //            SPEC_INVALID for gradients of inputs that the forward did not prepare for.
 class TrainingQueue {
  public:
-  // `token_prefix`: of this life of the pipeline. `step`: that it starts with.
-  TrainingQueue(QueueBounds::Limits limits, std::string token_prefix, int64_t step);
+  // What a queue goes on from.
+  struct Origin {
+    std::string token_prefix = {};  // of this life of the pipeline
+    int64_t step = 0;
+    int64_t sequence = 0;  // of the last call there was
+    int64_t version = 0;   // of the last one that changed the state
+  };
+
+  TrainingQueue(QueueBounds::Limits limits, Origin origin);
 
   absl::Status CheckNew(const Call& call, int64_t now) const;
   // Gives the call its sequence number and the step of now.
   void Add(const CallPointer& call);
   void Remove(const CallPointer& call);  // before it runs
 
-  // Whether the first call has its inputs.
-  bool runnable() const { return !waiting_.empty() && waiting_.front()->guarded_.inputs_ready; }
+  // Whether the first call has its inputs, and is durable where it must be.
+  bool runnable() const {
+    return !waiting_.empty() && waiting_.front()->guarded_.inputs_ready && waiting_.front()->guarded_.durable;
+  }
   // Takes the first call; it runs.
   CallPointer Start();
   absl::Status CheckTurn(const Call& call, int64_t now) const;
@@ -52,6 +62,17 @@ class TrainingQueue {
   // call came in time.
   std::optional<TrainingParty> Expired(int64_t now) const;
 
+  // The sequence of the Forward that a Backward goes with, if its graph can still be used; else 0.
+  int64_t ForwardOf(const Call& call) const;
+  // The graph has another handle from now on.
+  void Rename(const HandleId& from, const HandleId& to);
+  // Of a call that is made again, which was never in this queue.
+  void SkipTo(int64_t sequence) { sequence_ = std::max(sequence_, sequence); }
+  // Whether the state is the effect of whole steps: nothing is accumulated, no graph can be used, and draws begin anew.
+  bool at_boundary() const { return at_boundary_ && !state_.accumulating(); }
+  // Of the last call that ran: all before it have ended.
+  int64_t ended_sequence() const { return ended_sequence_; }
+
   const std::deque<CallPointer>& waiting() const { return waiting_; }
   bool idle() const { return waiting_.empty() && running_ == nullptr; }
   bool running() const { return running_ != nullptr; }
@@ -59,7 +80,7 @@ class TrainingQueue {
   int64_t step() const { return step_; }
   int64_t weights_version() const { return weights_version_; }
   bool saved() const { return weights_version_ == saved_version_; }  // what was just made has nothing to save
-  // The state's number, which rises with every call that changes it, and its token; and that of another number.
+  // The state's number, the sequence of the last call that changed it, and its token; and that of another number.
   int64_t version() const { return version_; }
   std::string token() const { return TokenOf(version_); }
   std::string TokenOf(int64_t version) const;
@@ -75,13 +96,20 @@ class TrainingQueue {
   CallPointer running_;
   TrainingState state_;
   int64_t sequence_ = 0;
+  int64_t ended_sequence_ = 0;
   int64_t step_ = 0;                        // finished steps
-  int64_t version_ = 0;                     // of the weights and gradients
+  int64_t version_ = 0;                     // of the weights and gradients: a call's sequence
   int64_t weights_version_ = 0;             // rises with steps, restores and written parameters
   int64_t saved_version_ = 0;               // that of the last one; what was just made has nothing to save
   std::string saved_checkpoint_;            // the one that holds saved_version_; empty: none
-  std::vector<HandleId> graphs_;            // made since the weights last changed
-  std::vector<HandleId> graphs_to_inputs_;  // of these, those that reach back to the inputs
+  bool at_boundary_ = true;
+  // Made since the weights last changed.
+  struct OpenGraph {
+    HandleId id;
+    int64_t sequence = 0;    // of its Forward
+    bool to_inputs = false;  // it reaches back to the inputs
+  };
+  std::vector<OpenGraph> graphs_;
 };
 
 }  // namespace penstock

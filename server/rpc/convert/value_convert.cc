@@ -1,5 +1,6 @@
 #include "server/rpc/convert/value_convert.h"
 
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -19,11 +20,13 @@ constexpr size_t kMaxValueHandles = 1'024;
 
 class ValueReader {
  public:
-  explicit ValueReader(std::vector<HandleTensor>* inside) : inside_(inside) {}
+  explicit ValueReader(std::vector<HandleTensor>* inside, int max_depth = kMaxValueDepth,
+                       size_t max_text_bytes = kMaxValueTextBytes)
+      : inside_(inside), max_depth_(max_depth), max_text_bytes_(max_text_bytes) {}
 
   absl::StatusOr<Value> Read(const v1::Value& value, const std::string& field, int depth) {
-    if (depth > kMaxValueDepth)
-      return InvalidField(field, absl::StrCat("must be nested at most ", kMaxValueDepth, " deep"), "more");
+    if (depth > max_depth_)
+      return InvalidField(field, absl::StrCat("must be nested at most ", max_depth_, " deep"), "more");
     switch (value.kind_case()) {
       case v1::Value::kBoolValue:
         return Value(value.bool_value());
@@ -55,9 +58,9 @@ class ValueReader {
   }
 
  private:
-  static absl::Status CheckText(const std::string& text, const std::string& field) {
-    if (text.size() <= kMaxValueTextBytes) return absl::OkStatus();
-    return InvalidField(field, absl::StrCat("must have at most ", kMaxValueTextBytes, " bytes"),
+  absl::Status CheckText(const std::string& text, const std::string& field) const {
+    if (text.size() <= max_text_bytes_) return absl::OkStatus();
+    return InvalidField(field, absl::StrCat("must have at most ", max_text_bytes_, " bytes"),
                         absl::StrCat(text.size(), " bytes"));
   }
 
@@ -113,6 +116,44 @@ class ValueReader {
   }
 
   std::vector<HandleTensor>* const inside_;
+  const int max_depth_;
+  const size_t max_text_bytes_;
+};
+
+// Writes the elements of tensors where they stand.
+class RecordWriter {
+ public:
+  absl::Status Write(const Value& value, v1::Value* message) const {
+    if (const bool* boolean = value.boolean()) message->set_bool_value(*boolean);
+    if (const int64_t* integer = value.integer()) message->set_int_value(*integer);
+    if (const double* number = value.number()) message->set_double_value(*number);
+    if (const std::string* text = value.text()) message->set_string_value(*text);
+    if (const at::Tensor* tensor = value.any_tensor()) return WriteTensor(*tensor, message->mutable_tensor());
+    if (value.list() != nullptr) return WriteItems(*value.list(), message->mutable_list());
+    if (value.tuple() != nullptr) return WriteItems(*value.tuple(), message->mutable_tuple());
+    if (value.dict() == nullptr) return absl::OkStatus();
+    for (const auto& [key, item] : *value.dict()) {
+      v1::NamedValue* entry = message->mutable_dict()->add_entries();
+      entry->set_name(key);
+      PENSTOCK_RETURN_IF_ERROR(Write(item, entry->mutable_value()));
+    }
+    message->mutable_dict();
+    return absl::OkStatus();
+  }
+
+ private:
+  static absl::Status WriteTensor(const at::Tensor& tensor, v1::Tensor* message) {
+    PENSTOCK_ASSIGN_OR_RETURN(const at::Tensor whole, SendableTensor(tensor));
+    PENSTOCK_ASSIGN_OR_RETURN(const TensorHeader header, HeaderOf("", whole));
+    *message->mutable_header() = ToProto(header);
+    message->set_data(std::string(BytesOf(whole)));
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteItems(const ValueList& items, v1::ValueList* list) const {
+    for (const Value& item : items) PENSTOCK_RETURN_IF_ERROR(Write(item, list->add_items()));
+    return absl::OkStatus();
+  }
 };
 
 class ValueWriter {
@@ -155,6 +196,18 @@ class ValueWriter {
 
 absl::StatusOr<Value> FromProto(const v1::Value& value, const std::string& field, std::vector<HandleTensor>* inside) {
   return ValueReader(inside).Read(value, field, 1);
+}
+
+absl::StatusOr<Value> FromRecord(const v1::Value& value) {
+  constexpr int kMaxResultDepth = 64;  // a result's, which may have become an input, is less
+  std::vector<HandleTensor> none;
+  return ValueReader(&none, kMaxResultDepth, std::numeric_limits<size_t>::max()).Read(value, "value", 1);
+}
+
+absl::StatusOr<v1::Value> ToRecord(const Value& value) {
+  v1::Value message;
+  PENSTOCK_RETURN_IF_ERROR(RecordWriter().Write(value, &message));
+  return message;
 }
 
 std::string ValueText(const v1::Value& value) {

@@ -22,6 +22,11 @@ namespace penstock {
 //            NAME_INVALID for a handle's name.
 absl::StatusOr<Value> FromProto(const v1::Value& value, const std::string& field, std::vector<HandleTensor>* inside);
 
+// The same of what was a value of an input, and was written down: without limits, tensors by themselves and handles.
+absl::StatusOr<Value> FromRecord(const v1::Value& value);
+// The other way round, with the elements of its tensors. Fails: as SendableTensor().
+absl::StatusOr<v1::Value> ToRecord(const Value& value);
+
 // What a value is, for error messages: True, 3, list.
 std::string ValueText(const v1::Value& value);
 

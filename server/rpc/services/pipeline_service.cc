@@ -15,33 +15,12 @@
 #include "server/rpc/convert/checkpoint_convert.h"
 #include "server/rpc/convert/page_token.h"
 #include "server/rpc/convert/payload_digest.h"
+#include "server/rpc/convert/recipe_convert.h"
+#include "server/rpc/convert/record_of.h"
 #include "server/rpc/convert/proto_convert.h"
 
 namespace penstock {
 namespace {
-
-void ClearDevices(google::protobuf::RepeatedPtrField<v1::LayerSpec>* layers) {
-  for (v1::LayerSpec& layer : *layers) {
-    layer.clear_device();
-    ClearDevices(layer.mutable_layers());
-  }
-}
-
-// What a checkpoint remembers of the pipeline that it was saved from: the model and the rule that
-// shaped its optimizer state. Cut, schedule, devices and autocast may change between save and restore.
-std::string SpecDigest(const v1::PipelineSpec& spec) {
-  v1::PipelineSpec lasting;
-  *lasting.mutable_model() = spec.model();
-  ClearDevices(lasting.mutable_model()->mutable_layers());
-  lasting.mutable_model()->clear_layer_devices();
-  lasting.mutable_model()->clear_autocast();
-  // The digest of a program's file says all of it; the table adds it once the file was read.
-  lasting.mutable_model()->clear_program();
-  lasting.mutable_model()->clear_program_cuts();
-  lasting.mutable_model()->clear_program_digest();
-  lasting.mutable_optimizer()->set_name(spec.optimizer().name());
-  return PayloadDigest(lasting);
-}
 
 // Set when the caller gives up or its deadline has passed.
 std::shared_ptr<CancelToken> CancelOf(UnaryCallBase& call) {
@@ -116,7 +95,7 @@ absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRe
   PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.pipeline_id(), "pipeline_id"));
   PENSTOCK_RETURN_IF_ERROR(call->gate().CheckReach(call->identity(), request.pipeline_id()));
   CheckpointSpecifications specs{request.spec(), request.spec()};
-  PipelineRecipe recipe;
+  std::optional<CheckpointSource> from;
   if (!request.from_checkpoint().empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName source,
                               ParseCheckpointName(request.from_checkpoint(), "from_checkpoint"));
@@ -127,10 +106,12 @@ absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRe
     PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo info,
                               environment_.checkpoints->Find(source.pipeline, source.checkpoint));
     PENSTOCK_ASSIGN_OR_RETURN(specs, SpecificationFrom(info, request.spec()));
-    recipe.from = CheckpointSource{source.pipeline, source.checkpoint};
+    from = CheckpointSource{source.pipeline, source.checkpoint};
   }
   PENSTOCK_RETURN_IF_ERROR(CheckSize(request.spec()));
-  PENSTOCK_ASSIGN_OR_RETURN(PipelineSpec spec, FromProto(specs.planned));
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineRecipe recipe, RecipeOf(specs.planned, specs.planned));
+  recipe.from = std::move(from);
+  PipelineSpec& spec = recipe.spec;
   if (request.has_sample()) {
     PENSTOCK_ASSIGN_OR_RETURN(spec.sample, ReadSample(request.sample()));
   }
@@ -158,12 +139,6 @@ absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRe
       return CheckSameSpecification(entry, same);
     };
   }
-  recipe.spec = std::move(spec);
-  recipe.spec_digest = SpecDigest(specs.planned);
-  recipe.describe = [asked = std::move(specs.planned)](const Plan& plan, const ModelSpec& model,
-                                                       const OptimizerSpec& optimizer) {
-    return SpecificationBytes(asked, plan, model, optimizer);
-  };
   environment_.pipelines->Create(std::move(context), request.pipeline_id(), std::move(recipe), std::move(accept),
                                  [call, epoch = environment_.handles->epoch()](absl::StatusOr<PipelineEntry> entry) {
                                    if (!entry.ok()) return call->Fail(entry.status());
@@ -266,7 +241,11 @@ absl::Status PipelineServiceImpl::Update(const UnaryCallPtr<v1::UpdateOptimizerR
   call->set_request_id(request.request_id());
   PENSTOCK_ASSIGN_OR_RETURN(OptimizerSpec optimizer, FromProto(request.optimizer()));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, call->identity(), request.name(), "name"));
-  if (request.optimizer().name().empty()) optimizer.name = pipeline->pipeline().optimizer().name;
+  v1::UpdateOptimizerRequest named = request;
+  if (request.optimizer().name().empty()) {
+    optimizer.name = pipeline->pipeline().optimizer().name;
+    named.mutable_optimizer()->set_name(optimizer.name);
+  }
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
   call->Keep(ticket);
   CallContext context;
@@ -274,6 +253,8 @@ absl::Status PipelineServiceImpl::Update(const UnaryCallPtr<v1::UpdateOptimizerR
   context.session = call->session();
   context.request_id = request.request_id();
   context.payload_digest = PayloadDigest(request);
+  context.recorded_digest = context.payload_digest;
+  context.record = RecordOf(named);
   context.expected_state = request.expected_state();
   context.observer = call->trace();
   context.place = std::move(ticket);

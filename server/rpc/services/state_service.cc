@@ -14,6 +14,8 @@
 #include "server/rpc/convert/checkpoint_convert.h"
 #include "server/rpc/convert/page_token.h"
 #include "server/rpc/convert/payload_digest.h"
+#include "server/rpc/convert/record_of.h"
+#include "server/rpc/convert/state_convert.h"
 #include "server/rpc/streams/parameter_stream.h"
 
 namespace penstock {
@@ -33,9 +35,18 @@ CallContext ContextOf(const Call& call, Admission::Ticket place) {
   context.session = call->session();
   context.request_id = call->request().request_id();
   context.payload_digest = PayloadDigest(call->request());
+  context.recorded_digest = RecordedDigest(call->request(), context.payload_digest);
+  context.record = RecordOf(call->request());
   context.observer = call->trace();
   context.place = std::move(place);
   return context;
+}
+
+absl::Status CheckGivenId(const std::string& id) {
+  if (id.empty()) return absl::OkStatus();
+  PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(id, "checkpoint_id"));
+  if (!AutomaticCheckpoints::IsId(id)) return absl::OkStatus();
+  return InvalidField("checkpoint_id", "must not begin with auto-, as those of the journal do", id);
 }
 
 // The checkpoint that a request names; of the pipeline that it names too, if it does.
@@ -64,9 +75,7 @@ absl::Status StateServiceImpl::Save(const UnaryCallPtr<v1::SaveCheckpointRequest
   const v1::SaveCheckpointRequest& request = call->request();
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
   call->set_request_id(request.request_id());
-  if (!request.checkpoint_id().empty()) {
-    PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.checkpoint_id(), "checkpoint_id"));
-  }
+  PENSTOCK_RETURN_IF_ERROR(CheckGivenId(request.checkpoint_id()));
   if (request.keep() < 0 || request.keep() > kMaxKeptCheckpoints) {
     return InvalidField("keep", absl::StrCat("must be 0 to ", kMaxKeptCheckpoints), absl::StrCat(request.keep()));
   }
@@ -74,8 +83,7 @@ absl::Status StateServiceImpl::Save(const UnaryCallPtr<v1::SaveCheckpointRequest
                             FindPipeline(environment_, call->identity(), request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
   pipeline->SaveCheckpoint(ContextOf(call, std::move(ticket)),
-                           {.id = request.checkpoint_id(), .replace = request.replace(), .keep = request.keep()},
-                           [call](const auto& answer) {
+                           CallOf(request), [call](const auto& answer) {
                              if (!answer.ok()) return call->Fail(answer.status());
                              call->Reply(CheckpointMessages().Make(answer->checkpoint, /*pipeline_exists=*/true));
                            });
@@ -97,9 +105,7 @@ absl::Status StateServiceImpl::Copy(const UnaryCallPtr<v1::CopyCheckpointRequest
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
   call->set_request_id(request.request_id());
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName source, ParseCheckpointName(request.source(), "source"));
-  if (!request.checkpoint_id().empty()) {
-    PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(request.checkpoint_id(), "checkpoint_id"));
-  }
+  PENSTOCK_RETURN_IF_ERROR(CheckGivenId(request.checkpoint_id()));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline,
                             FindPipeline(environment_, call->identity(), request.destination(), "destination"));
   const std::shared_ptr<CheckpointFolder> folder = environment_.checkpoints->FindFolder(source.pipeline);
@@ -263,8 +269,7 @@ absl::Status StateServiceImpl::Write(
   if (request.has_step() && (request.step() < 0 || request.step() > kMaxGivenStep)) {
     return InvalidField("step", "must be between 0 and 2^52", absl::StrCat(request.step()));
   }
-  WriteCall write{.handles = {}, .step = {}, .force = request.force()};
-  if (request.has_step()) write.step = request.step();
+  WriteCall write = SettingsOf(request);
   for (int i = 0; i < request.handles_size(); ++i) {
     PENSTOCK_ASSIGN_OR_RETURN(HandleName handle,
                               HandleName::Parse(request.handles(i), absl::StrCat("handles[", i, "]")));

@@ -59,6 +59,10 @@ class WorkServiceImpl final
   template <typename Call>
   void InOrder(const Call& call, const Work& work, const std::function<void()>& go);
 
+  // Of a call that its caller may rely on.
+  template <typename Response, typename Call>
+  void ReplyWhenSettled(const Call& call, const Accepted& accepted, const ReplyPlan& plan);
+
   // The shape of every method: `submit` decodes and hands over.
   template <typename Request, typename Response, typename Submit>
   grpc::ServerUnaryReactor* Serve(const char* method, grpc::CallbackServerContext* context,

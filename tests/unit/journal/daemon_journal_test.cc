@@ -15,14 +15,13 @@ namespace {
 using testing::FakeClock;
 using testing::UnsyncedDisk;
 
-PipelineRow Pipeline(std::string name, std::string state = "CREATING") {
+JournalledPipeline Pipeline(std::string name, std::string fingerprint = "build 1") {
   return {.name = std::move(name),
+          .life = "life",
           .owner = "ann",
           .specification = std::string("spec\0ification", 14),
-          .plan = "plan",
-          .program_digest = "sha256:1",
-          .fingerprint = "build 1",
-          .state = std::move(state)};
+          .fingerprint = std::move(fingerprint),
+          .create_unix_nanos = 17};
 }
 
 PipelineRequest Request(std::string id, CallStatus status = CallStatus::kAccepted) {
@@ -50,10 +49,10 @@ class DaemonJournalTest : public ::testing::Test {
     disk_.Crash();
     return Open();
   }
-  std::string StateOf(const std::string& name) {
-    const absl::StatusOr<std::vector<PipelineRow>> rows = journal_->Pipelines();
-    for (const PipelineRow& row : *rows) {
-      if (row.name == name) return row.state;
+  std::string FingerprintOf(const std::string& name) {
+    const absl::StatusOr<std::vector<JournalledPipeline>> rows = journal_->Pipelines();
+    for (const JournalledPipeline& row : *rows) {
+      if (row.name == name) return row.fingerprint;
     }
     return "missing";
   }
@@ -70,28 +69,27 @@ class DaemonJournalTest : public ::testing::Test {
 TEST_F(DaemonJournalTest, APipelineAndItsRequestAreDurableAtOnce) {
   ASSERT_TRUE(journal_->Write({.put = Pipeline("mlp"), .request = Request("1")}).ok());
   ASSERT_TRUE(Crash().ok());
-  const absl::StatusOr<std::vector<PipelineRow>> rows = journal_->Pipelines();
+  const absl::StatusOr<std::vector<JournalledPipeline>> rows = journal_->Pipelines();
   ASSERT_TRUE(rows.ok());
   ASSERT_EQ(rows->size(), 1);
-  const PipelineRow& row = rows->front();
+  const JournalledPipeline& row = rows->front();
   EXPECT_EQ(row.name, "mlp");
   EXPECT_EQ(row.owner, "ann");
   EXPECT_EQ(row.specification, std::string("spec\0ification", 14));
-  EXPECT_EQ(row.plan, "plan");
-  EXPECT_EQ(row.program_digest, "sha256:1");
+  EXPECT_EQ(row.life, "life");
   EXPECT_EQ(row.fingerprint, "build 1");
-  EXPECT_EQ(row.state, "CREATING");
+  EXPECT_EQ(row.create_unix_nanos, 17);
   ASSERT_TRUE(Find("1").has_value());
   EXPECT_EQ(Find("1")->status, CallStatus::kAccepted);
   EXPECT_EQ(Find("1")->pipeline, "mlp");
   EXPECT_FALSE(Find("2").has_value());
 }
 
-TEST_F(DaemonJournalTest, ARequestIsSettledWithTheNextStateOfItsPipeline) {
+TEST_F(DaemonJournalTest, ARequestIsSettledWithTheNextFingerprintOfItsPipeline) {
   ASSERT_TRUE(journal_->Write({.put = Pipeline("mlp"), .request = Request("1")}).ok());
-  ASSERT_TRUE(journal_->Write({.put = Pipeline("mlp", "READY"), .request = Request("1", CallStatus::kDone)}).ok());
+  ASSERT_TRUE(journal_->Write({.put = Pipeline("mlp", "build 2"), .request = Request("1", CallStatus::kDone)}).ok());
   ASSERT_TRUE(Crash().ok());
-  EXPECT_EQ(StateOf("mlp"), "READY");
+  EXPECT_EQ(FingerprintOf("mlp"), "build 2");
   ASSERT_TRUE(Find("1").has_value());
   EXPECT_EQ(Find("1")->status, CallStatus::kDone);
   EXPECT_EQ(Find("1")->outcome, "outcome");
@@ -104,7 +102,7 @@ TEST_F(DaemonJournalTest, ADeletedPipelineIsGoneAndItsRequestStays) {
   ASSERT_TRUE(journal_->Write({.remove = "a", .request = Request("1", CallStatus::kDone)}).ok());
   ASSERT_TRUE(Crash().ok());
   ASSERT_EQ(journal_->Pipelines()->size(), 1);
-  EXPECT_EQ(StateOf("b"), "CREATING");
+  EXPECT_EQ(FingerprintOf("b"), "build 1");
   EXPECT_TRUE(Find("1").has_value());
 }
 

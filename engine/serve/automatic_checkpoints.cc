@@ -1,0 +1,96 @@
+#include "engine/serve/automatic_checkpoints.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+constexpr char kPrefix[] = "auto-";
+
+}  // namespace
+
+std::string AutomaticCheckpoints::IdOf(int64_t sequence) { return absl::StrCat(kPrefix, sequence); }
+
+bool AutomaticCheckpoints::IsId(const std::string& id) { return id.starts_with(kPrefix); }
+
+absl::Status AutomaticCheckpoints::BeforeFirst(const Call& call) {
+  if (begun_) return absl::OkStatus();
+  // What is saved is the state before the call. Others that came before it, if any, were reads.
+  return SaveBegin(call.accepted.sequence - 1);
+}
+
+absl::Status AutomaticCheckpoints::SaveBegin(int64_t sequence) {
+  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence));
+  begun_ = true;
+  return absl::OkStatus();
+}
+
+void AutomaticCheckpoints::After(const Call& call) {
+  if (!CallJournal::Keeps(call)) return;
+  if (call.As<RestoreCall>() != nullptr) restored_ = true;
+  const PipelineJournal::ReplaySize size = journal_->journal().replay_size();
+  if (!restored_ && size.bytes < limits_.replay_bytes && size.run_nanos < limits_.replay_nanos) return;
+  const absl::Status saved = SaveNow();
+  if (saved.ok() || ReasonOf(saved) == "ACCUMULATION_OPEN") return;
+  LogWarning("no automatic checkpoint: the journal grows on",
+             {{"pipeline", name_}, {"reason", ReasonOf(saved)}, {"error", std::string(saved.message())}});
+}
+
+absl::Status AutomaticCheckpoints::SaveNow() {
+  int64_t sequence = 0;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    if (!calls_->training.at_boundary()) {
+      return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_OPEN",
+                   "gradients or graphs that no checkpoint holds are open");
+    }
+    sequence = calls_->training.ended_sequence();
+  }
+  journal_->AwaitSettled();
+  PENSTOCK_RETURN_IF_ERROR(journal_->health());
+  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence));
+  restored_ = false;
+  const int64_t last = std::min(sequence, journal_->journal().last_sequence());
+  journal_->journal().Cut(last, [name = name_](const absl::Status& cut) {
+    if (cut.ok()) return;
+    LogWarning("the journal could not be cut",
+               {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
+  });
+  RemoveOld();
+  return absl::OkStatus();
+}
+
+absl::Status AutomaticCheckpoints::SaveAs(int64_t sequence) {
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const CheckpointInfo saved,
+      runner_->SaveState(IdOf(sequence), {.life = life_, .sequence = sequence, .whole = true, .automatic = true}));
+  LogInfo("automatic checkpoint saved",
+          {{"pipeline", name_}, {"checkpoint", saved.id}, {"step", std::to_string(saved.step)}});
+  return absl::OkStatus();
+}
+
+void AutomaticCheckpoints::RemoveOld() {
+  std::vector<CheckpointInfo> own = checkpoints_->List();
+  std::erase_if(own, [this](const CheckpointInfo& info) {
+    return !info.place.automatic || info.place.life != life_ || !info.damage.empty();
+  });
+  std::sort(own.begin(), own.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
+    return a.place.sequence > b.place.sequence;
+  });
+  for (size_t i = limits_.kept; i < own.size(); ++i) {
+    if (const absl::Status removed = checkpoints_->Remove(own[i].id); !removed.ok()) {
+      LogWarning("can't delete an old checkpoint",
+                 {{"pipeline", name_}, {"checkpoint", own[i].id}, {"error", std::string(removed.message())}});
+    }
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,73 @@
+#pragma once
+
+// The checkpoints that keep a journal short, and those from which its replay begins.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "engine/checkpoint/checkpoint_file.h"
+#include "engine/serve/call.h"
+#include "engine/serve/call_journal.h"
+#include "engine/serve/call_runner.h"
+#include "engine/serve/served_calls.h"
+
+namespace penstock {
+
+// Saves a pipeline by itself, and takes from the journal what the checkpoint holds.
+//
+// Model:     Before the first call that changes the state, the state as it was made: weights never depend on how a build
+//            draws them. Later, once a replay would read or take too much, and after a restore, so that no call in the
+//            journal needs a checkpoint that may be deleted; at a boundary only (TrainingQueue::at_boundary), for a
+//            checkpoint has neither gradients nor graphs. Its effect is in it for all calls up to its sequence, whose
+//            outcomes are durable before it is written. So many newest ones are kept.
+// Threads:   the training thread.
+// Fails:     BeforeFirst(): as CheckpointFolder::Save(); After() logs what fails, and tries again after the next call.
+class AutomaticCheckpoints {
+ public:
+  struct Limits {
+    int64_t replay_bytes = int64_t{16} << 30;
+    int64_t replay_nanos = int64_t{60} * 1'000'000'000;
+    size_t kept = 3;
+  };
+  // `life`: of the pipeline. `begun`: there is a checkpoint already from which a replay can begin.
+  AutomaticCheckpoints(std::string name, std::string life, bool begun, Limits limits, CallJournal* journal,
+                       CallRunner* runner, CheckpointFolder* checkpoints, ServedCalls* calls)
+      : name_(std::move(name)),
+        life_(std::move(life)),
+        limits_(limits),
+        journal_(journal),
+        runner_(runner),
+        checkpoints_(checkpoints),
+        calls_(calls),
+        begun_(begun) {}
+
+  // The name that one has: nobody else gives such names.
+  static std::string IdOf(int64_t sequence);
+  static bool IsId(const std::string& id);
+
+  absl::Status BeforeFirst(const Call& call);
+  // The same before any call.
+  absl::Status SaveFirst() { return begun_ ? absl::OkStatus() : SaveBegin(0); }
+  void After(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // At once, if the state allows it; for what follows, a replay has nothing to do.
+  absl::Status SaveNow() ABSL_LOCKS_EXCLUDED(calls_->mu);
+
+ private:
+  absl::Status SaveBegin(int64_t sequence);
+  absl::Status SaveAs(int64_t sequence);
+  void RemoveOld();
+
+  const std::string name_;
+  const std::string life_;
+  const Limits limits_;
+  CallJournal* const journal_;
+  CallRunner* const runner_;
+  CheckpointFolder* const checkpoints_;
+  ServedCalls* const calls_;
+  bool begun_;
+  bool restored_ = false;  // a call that is not in a checkpoint has restored one
+};
+
+}  // namespace penstock

@@ -1,0 +1,158 @@
+// The pipelines that outlive the process: what is recorded of them, and how they are made again.
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "engine/base/clock.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/guard.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+#include "engine/plan/planning.h"
+#include "engine/serve/pipeline_table.h"
+
+namespace penstock {
+namespace {
+
+constexpr double kPlanningSeconds = 600;  // a plan that was found is not looked for again
+
+}  // namespace
+
+absl::StatusOr<bool> PipelineTable::MetBefore(const RequestKey& key, const std::string& payload_digest) {
+  if (journal_ == nullptr || key.request_id.empty()) return false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (log_.Contains(key)) return false;
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<PipelineRequest> found,
+                            journal_->FindRequest(key.caller, key.method, key.request_id));
+  if (!found.has_value()) return false;
+  if (found->payload_digest != payload_digest) return RequestIdReused(key.request_id);
+  return true;
+}
+
+absl::Status PipelineTable::RecordCreation(const RequestKey& key, const std::string& payload_digest,
+                                           const std::string& life, const PipelineRecipe& recipe,
+                                           const PipelineEntry& entry) const {
+  if (journal_ == nullptr) return absl::OkStatus();
+  const Pipeline& made = entry.pipeline->pipeline();
+  DaemonJournal::Change change;
+  change.put = JournalledPipeline{.name = entry.name,
+                           .life = life,
+                           .owner = key.caller,
+                           .specification = recipe.describe ? recipe.describe(made.plan(), recipe.spec.model, made.optimizer())
+                                                            : "",
+                           .fingerprint = fingerprint_,
+                           .create_unix_nanos = absl::ToUnixNanos(entry.create_time)};
+  if (!key.request_id.empty()) {
+    change.request = PipelineRequest{.identity = key.caller,
+                                     .method = key.method,
+                                     .request_id = key.request_id,
+                                     .pipeline = entry.name,
+                                     .payload_digest = payload_digest,
+                                     .status = CallStatus::kDone};
+  }
+  return journal_->Write(change);
+}
+
+absl::Status PipelineTable::RecordDeletion(const RequestKey& key, const std::string& payload_digest,
+                                           const std::string& name) {
+  if (journal_ == nullptr) return absl::OkStatus();
+  std::string life;
+  {
+    absl::MutexLock lock(&mu_);
+    life = entries_.at(name).life;
+  }
+  DaemonJournal::Change change;
+  change.remove = name;
+  if (!key.request_id.empty()) {
+    change.request = PipelineRequest{.identity = key.caller,
+                                     .method = key.method,
+                                     .request_id = key.request_id,
+                                     .pipeline = name,
+                                     .payload_digest = payload_digest,
+                                     .status = CallStatus::kDone};
+  }
+  PENSTOCK_RETURN_IF_ERROR(journal_->Write(change));
+  const std::string folder = builder_.JournalFolder(life);
+  if (folder.empty()) return absl::OkStatus();
+  if (const absl::Status removed = RealFileSystem()->RemoveAll(folder); !removed.ok()) {
+    LogWarning("can't remove the journal of a deleted pipeline",  // the next start does
+               {{"pipeline", name}, {"error", std::string(removed.message())}});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTable::Recover(std::function<void()> done) {
+  if (journal_ == nullptr) {
+    done();
+    return absl::OkStatus();
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<JournalledPipeline> rows, journal_->Pipelines());
+  // What a deletion or a failed creation has left.
+  std::set<std::string> lives;
+  for (const JournalledPipeline& row : rows) lives.insert(row.life);
+  const std::string& above = builder_.options().journal->folder;
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> folders, RealFileSystem()->List(above));
+  for (const std::string& folder : folders) {
+    const bool is_life = folder.size() == 16 && folder.find_first_not_of("0123456789abcdef") == std::string::npos;
+    if (is_life && !lives.contains(folder)) {
+      PENSTOCK_RETURN_IF_ERROR(RealFileSystem()->RemoveAll(absl::StrCat(above, "/", folder)));
+    }
+  }
+  for (const JournalledPipeline& row : rows) {
+    auto planning = std::make_shared<Planning>(builder_.options().clock, kPlanningSeconds, [this] { return IsDraining(); });
+    {
+      absl::MutexLock lock(&mu_);
+      PipelineEntry entry{.name = row.name, .life = row.life};
+      entry.create_time = absl::FromUnixNanos(row.create_unix_nanos);
+      entry.planning = planning;
+      SetState(entry, PipelineEntry::State::kCreating);
+      entries_.emplace(row.name, std::move(entry));
+    }
+    creations_.Post([this, row, planning] {
+      creations_.HoldTurn(absl::InfiniteDuration());
+      RecoverNow(row, planning);
+    });
+  }
+  creations_.Post(std::move(done));
+  return absl::OkStatus();
+}
+
+void PipelineTable::RecoverNow(const JournalledPipeline& row, const std::shared_ptr<Planning>& planning) {
+  PipelineRecipe recipe;
+  absl::StatusOr<std::shared_ptr<ServedPipeline>> made =
+      Guarded("a pipeline that is made again", [&]() -> absl::StatusOr<std::shared_ptr<ServedPipeline>> {
+        PENSTOCK_ASSIGN_OR_RETURN(recipe, builder_.options().journal->recipe(row.specification));
+        if (!recipe.asked.has_value()) recipe.asked = recipe.spec;
+        if (row.fingerprint != fingerprint_) {
+          LogWarning("a pipeline of another build or machine is made again: its calls may go otherwise by a rounding",
+                     {{"pipeline", row.name}, {"before", row.fingerprint}, {"now", fingerprint_}});
+        }
+        return builder_.Build(row.name, {.id = row.life, .again = true, .wanted = [this] { return !IsDraining(); }},
+                              &recipe, may_rehearse_, planning.get());
+      });
+  if (!made.ok()) {
+    LogError("a pipeline can't be made again", {{"pipeline", row.name},
+                                                {"reason", ReasonOf(made.status())},
+                                                {"error", std::string(made.status().message())}});
+  }
+  absl::MutexLock lock(&mu_);
+  PipelineEntry& entry = entries_.at(row.name);
+  entry.planning = nullptr;
+  if (recipe.asked.has_value()) entry.spec = *std::move(recipe.asked);
+  if (made.ok()) {
+    entry.pipeline = *std::move(made);
+    entry.spec.model.program_digest = recipe.spec.model.program_digest;
+  } else {
+    entry.error = WithValue(made.status(), "pipeline", row.name);
+  }
+  SetState(entry, entry.pipeline == nullptr ? PipelineEntry::State::kFailed : PipelineEntry::State::kReady);
+}
+
+}  // namespace penstock

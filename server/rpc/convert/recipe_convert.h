@@ -1,0 +1,23 @@
+#pragma once
+
+// What pipelines are made from, of messages.
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/serve/pipeline_builder.h"
+#include "penstock/v1/pipeline.pb.h"
+
+namespace penstock {
+
+// The recipe of a specification. `described`: what its checkpoints keep of it.
+//
+// Fails:     as FromProto of a specification.
+absl::StatusOr<PipelineRecipe> RecipeOf(const v1::PipelineSpec& spec, const v1::PipelineSpec& described);
+
+// That of a pipeline which is made again: `specification` is what a recipe's `describe` has written.
+//
+// Fails:     also DATA_LOSS / JOURNAL_CORRUPT for bytes that are no specification.
+absl::StatusOr<PipelineRecipe> RecipeFrom(const std::string& specification);
+
+}  // namespace penstock
