@@ -22,7 +22,9 @@ std::string AutomaticCheckpoints::IdOf(int64_t sequence) { return absl::StrCat(k
 bool AutomaticCheckpoints::IsId(const std::string& id) { return id.starts_with(kPrefix); }
 
 absl::Status AutomaticCheckpoints::BeforeFirst(const Call& call) {
-  if (begun_) return absl::OkStatus();
+  const bool keeps_state =
+      call.As<SaveCall>() != nullptr || call.As<CopyCall>() != nullptr || call.As<DeleteCall>() != nullptr;
+  if (begun_ || keeps_state) return absl::OkStatus();
   // What is saved is the state before the call. Others that came before it, if any, were reads.
   return SaveBegin(call.accepted.sequence - 1);
 }
@@ -64,7 +66,7 @@ absl::Status AutomaticCheckpoints::SaveNow() {
     LogWarning("the journal could not be cut",
                {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
   });
-  RemoveOld();
+  RemoveBeyond(*checkpoints_, life_, limits_.kept);
   return absl::OkStatus();
 }
 
@@ -72,23 +74,26 @@ absl::Status AutomaticCheckpoints::SaveAs(int64_t sequence) {
   PENSTOCK_ASSIGN_OR_RETURN(
       const CheckpointInfo saved,
       runner_->SaveState(IdOf(sequence), {.life = life_, .sequence = sequence, .whole = true, .automatic = true}));
-  LogInfo("automatic checkpoint saved",
+  LogInfo("state saved for the journal",
           {{"pipeline", name_}, {"checkpoint", saved.id}, {"step", std::to_string(saved.step)}});
   return absl::OkStatus();
 }
 
-void AutomaticCheckpoints::RemoveOld() {
-  std::vector<CheckpointInfo> own = checkpoints_->List();
-  std::erase_if(own, [this](const CheckpointInfo& info) {
-    return !info.place.automatic || info.place.life != life_ || !info.damage.empty();
-  });
+void AutomaticCheckpoints::RemoveAll(CheckpointFolder& checkpoints, const std::string& life) {
+  RemoveBeyond(checkpoints, life, 0);
+}
+
+void AutomaticCheckpoints::RemoveBeyond(CheckpointFolder& checkpoints, const std::string& life, size_t kept) {
+  std::vector<CheckpointInfo> own = checkpoints.List();
+  std::erase_if(own, [&](const CheckpointInfo& info) { return !info.place.automatic || info.place.life != life; });
   std::sort(own.begin(), own.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
     return a.place.sequence > b.place.sequence;
   });
-  for (size_t i = limits_.kept; i < own.size(); ++i) {
-    if (const absl::Status removed = checkpoints_->Remove(own[i].id); !removed.ok()) {
-      LogWarning("can't delete an old checkpoint",
-                 {{"pipeline", name_}, {"checkpoint", own[i].id}, {"error", std::string(removed.message())}});
+  for (size_t i = kept; i < own.size(); ++i) {
+    if (const absl::Status removed = checkpoints.Remove(own[i].id); !removed.ok()) {
+      LogWarning("can't delete an old checkpoint", {{"pipeline", own[i].pipeline},
+                                                    {"checkpoint", own[i].id},
+                                                    {"error", std::string(removed.message())}});
     }
   }
 }

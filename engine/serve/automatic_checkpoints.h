@@ -47,6 +47,9 @@ class AutomaticCheckpoints {
   static std::string IdOf(int64_t sequence);
   static bool IsId(const std::string& id);
 
+  // Removes those of a life that is over: nothing is replayed from them any more.
+  static void RemoveAll(CheckpointFolder& checkpoints, const std::string& life);
+
   absl::Status BeforeFirst(const Call& call);
   // The same before any call.
   absl::Status SaveFirst() { return begun_ ? absl::OkStatus() : SaveBegin(0); }
@@ -57,7 +60,7 @@ class AutomaticCheckpoints {
  private:
   absl::Status SaveBegin(int64_t sequence);
   absl::Status SaveAs(int64_t sequence);
-  void RemoveOld();
+  static void RemoveBeyond(CheckpointFolder& checkpoints, const std::string& life, size_t kept);
 
   const std::string name_;
   const std::string life_;

@@ -13,6 +13,7 @@
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/checkpoint_store.h"
 #include "engine/plan/planning.h"
 #include "engine/serve/pipeline_table.h"
 
@@ -79,6 +80,8 @@ absl::Status PipelineTable::RecordDeletion(const RequestKey& key, const std::str
                                      .status = CallStatus::kDone};
   }
   PENSTOCK_RETURN_IF_ERROR(journal_->Write(change));
+  const std::shared_ptr<CheckpointFolder> checkpoints = builder_.options().checkpoints->FindFolder(name);
+  if (checkpoints != nullptr) AutomaticCheckpoints::RemoveAll(*checkpoints, life);
   const std::string folder = builder_.JournalFolder(life);
   if (folder.empty()) return absl::OkStatus();
   if (const absl::Status removed = RealFileSystem()->RemoveAll(folder); !removed.ok()) {

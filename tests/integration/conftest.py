@@ -21,6 +21,9 @@ from small_models import create_gpt, create_mlp  # noqa: E402
 # Drain's first phase waits so that load balancers notice; nothing here does.
 QUICK_DRAIN = ("--drain-announce=0s",)
 
+# What a restart leaves then is what was saved.
+WITHOUT_JOURNAL = (*QUICK_DRAIN, "--journal=off")
+
 StartDaemon = Callable[..., Daemon]
 
 

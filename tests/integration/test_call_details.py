@@ -15,7 +15,7 @@ from penstock.checksum import crc32c
 from penstock.chunks import Chunk
 from penstock.v1 import handle_pb2, pipeline_pb2, state_pb2
 
-from conftest import StartDaemon
+from conftest import WITHOUT_JOURNAL, StartDaemon
 from daemon_process import Daemon
 from raw_calls import Raw, duration, tensor, train, waiting
 from small_models import WIDTH, create_gpt, create_mlp, differing, gpt_batch, mlp_batch, request_id, state_of
@@ -139,7 +139,7 @@ def test_a_creation_is_not_repeated_once_its_pipeline_is_deleted(client: penstoc
 
 
 def test_written_parameters_are_saved_by_a_drain(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon("--drain-announce=0s")
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client:
         pipeline = create_mlp(client, "kept")
         ones = {name: np.ones_like(array) for name, array in pipeline.read_parameters().items()}

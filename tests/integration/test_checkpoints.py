@@ -18,7 +18,7 @@ from penstock import safetensors
 from penstock.checksum import crc32c
 from penstock.v1 import state_pb2
 
-from conftest import StartDaemon
+from conftest import WITHOUT_JOURNAL, StartDaemon
 from daemon_process import Daemon
 from small_models import bits, create_gpt, create_mlp, differing, fresh_name, mlp_batch, state_of, weights_of
 
@@ -308,7 +308,7 @@ def test_what_a_checkpoint_holds_without_its_pipeline(start_daemon: StartDaemon,
 
 
 def test_a_copy_over_the_quota(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon("--checkpoint-bytes=64KiB", "--drain-announce=0s")
+    daemon = start_daemon("--checkpoint-bytes=64KiB", *WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client:
         source, twin = create_mlp(client, "source"), create_mlp(client, "twin")
         source.save_checkpoint("first")
@@ -345,7 +345,7 @@ def test_rotation(client: penstock.Client) -> None:
 
 
 def test_kill_while_a_checkpoint_is_replaced_leaves_the_old_one_or_the_new_one(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     wide: dict[str, Any] = {"options": {"layers": 4, "width": 1024}, "optimizer": "sgd"}  # 16 MiB
     caught = 0
     with penstock.Client(daemon.address) as client:
@@ -426,7 +426,7 @@ def run_until(daemon: Daemon, step: int) -> tuple[subprocess.Popen[str], list[st
 
 
 def test_training_resumes_after_kill_of_script_and_daemon_as_if_nothing_had_happened(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client:
         pipeline = create_mlp(client, "undisturbed", dropout=0.1)
         train(pipeline, 0, 12)

@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from penstock.v1 import pipeline_pb2
 
-from conftest import StartDaemon
+from conftest import WITHOUT_JOURNAL, StartDaemon
 from daemon_process import Daemon, eventually, writer_of
 from small_models import create_gpt, create_mlp, differing, gpt_batch, mlp_batch, state_of
 
@@ -24,7 +24,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def test_an_idle_daemon_ends_at_once(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client:
         create_mlp(client).train_step(*mlp_batch(0))
     began = time.monotonic()
@@ -48,7 +48,7 @@ def test_a_signal_ends_the_wait_for_a_config_that_nobody_writes(tmp_path: pathli
 def test_accepted_work_finishes(start_daemon: StartDaemon) -> None:
     """Steps wait in the queue when the signal comes. Each one that was accepted settles well, and its waiter hears of
     it; each one that was not is refused."""
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     accepted: list[penstock.OutcomeHandle] = []
     refusals: list[penstock.PenstockError] = []
     results: list[penstock.Outcome] = []
@@ -133,7 +133,7 @@ def test_a_second_signal_ends_at_once(start_daemon: StartDaemon) -> None:
 
 def test_the_last_state_is_saved_and_goes_on_to_the_last_bit(start_daemon: StartDaemon) -> None:
     """Steps wait in the queue when the signal comes: what is saved is the state after the last of them."""
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client:
         undisturbed = create_mlp(client, "undisturbed", dropout=0.1)
         for step in range(5):
@@ -160,7 +160,7 @@ def test_the_last_state_is_saved_and_goes_on_to_the_last_bit(start_daemon: Start
 
 
 def test_a_failing_save_is_told_and_holds_nothing_up(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client:
         create_mlp(client, "trained").train_step(*mlp_batch(0))
     (folder,) = daemon.state_dir.glob("**/checkpoints")
@@ -172,7 +172,7 @@ def test_a_failing_save_is_told_and_holds_nothing_up(start_daemon: StartDaemon) 
 
 
 def test_nothing_is_saved_where_there_is_no_time_for_it(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon("--drain-announce=0s", "--drain-checkpoint=0s")
+    daemon = start_daemon("--drain-announce=0s", "--drain-checkpoint=0s", "--journal=off")
     with penstock.Client(daemon.address) as client:
         create_mlp(client, "trained").train_step(*mlp_batch(0))
     daemon.stop()
@@ -182,7 +182,7 @@ def test_nothing_is_saved_where_there_is_no_time_for_it(start_daemon: StartDaemo
 
 def test_a_second_signal_ends_what_nothing_interrupts(start_daemon: StartDaemon) -> None:
     """One operator that is measured: attention over a sequence that is far too long."""
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     failures: list[penstock.PenstockError] = []
     progress: list[pipeline_pb2.CreateProgress] = []
 
@@ -216,7 +216,7 @@ def test_a_second_signal_ends_what_nothing_interrupts(start_daemon: StartDaemon)
 
 
 def test_open_streams_do_not_hold_the_daemon(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client, grpc.insecure_channel(daemon.address) as channel:
         pipeline = create_mlp(client)
         statistics = pipeline.watch_statistics(interval=0.1)

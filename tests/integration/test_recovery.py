@@ -1,4 +1,4 @@
-"""Checkpoints: what was saved survives kill -9 bit for bit, and what is damaged is refused by name."""
+"""Checkpoints, without a journal: what was saved survives kill -9 bit for bit, and what is damaged is refused by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc
 import penstock
 import pytest
 
-from conftest import QUICK_DRAIN, StartDaemon
+from conftest import WITHOUT_JOURNAL, StartDaemon
 from daemon_process import Daemon
 from small_models import create_mlp, differing, mlp_batch, state_of, weights_of
 
@@ -38,7 +38,7 @@ def file_of(daemon: Daemon, checkpoint: str) -> pathlib.Path:
 
 
 def test_training_goes_on_after_kill_as_if_nothing_had_happened(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client:
         pipeline = trained(client)
         handle = pipeline.submit_infer(mlp_batch(0)[0]).wait(30)
@@ -92,7 +92,7 @@ def stop_in_mid_save(daemon: Daemon, pipeline: penstock.Pipeline) -> list[str]:
 
 def test_killed_in_the_middle_of_saving(start_daemon: StartDaemon) -> None:
     """Nothing is left of the save that a kill met, and all of the checkpoints before it."""
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     options = {"layers": 8, "width": 512}
     with penstock.Client(daemon.address, retry_for=0) as client:
         pipeline = client.create_pipeline(NAME, model="mlp", options=options, stages=2, loss="mean_squared_error")
@@ -116,7 +116,7 @@ def test_killed_in_the_middle_of_saving(start_daemon: StartDaemon) -> None:
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_loads(
     start_daemon: StartDaemon, damage: str, restart: bool
 ) -> None:
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client:
         pipeline = trained(client)
         pipeline.restore_checkpoint("one")
@@ -151,7 +151,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_loads(
 
 def test_a_full_disk_refuses_the_save_and_harms_nothing(start_daemon: StartDaemon) -> None:
     """A limit on file size stands for the full disk; the daemon ignores its signal as it would find it on a disk."""
-    daemon = start_daemon(*QUICK_DRAIN, prefix=("bash", "-c", 'trap "" XFSZ; exec "$@"', "--"))
+    daemon = start_daemon(*WITHOUT_JOURNAL, prefix=("bash", "-c", 'trap "" XFSZ; exec "$@"', "--"))
     with penstock.Client(daemon.address) as client:
         pipeline = trained(client)
         wanted = state_of(pipeline)
@@ -170,7 +170,7 @@ def test_a_full_disk_refuses_the_save_and_harms_nothing(start_daemon: StartDaemo
 
 
 def test_a_checkpoint_of_another_model_is_refused(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client:
         trained(client).delete()
         other = create_mlp(client, NAME, options={"layers": 4, "width": 8})
@@ -183,7 +183,7 @@ def test_a_checkpoint_of_another_model_is_refused(start_daemon: StartDaemon) -> 
 
 def test_checkpoints_can_be_restored_into_another_cut(start_daemon: StartDaemon) -> None:
     """The same model in other stages continues to the same weights."""
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client:
         pipeline = trained(client)
         pipeline.train_step(*mlp_batch(3))
@@ -196,7 +196,7 @@ def test_checkpoints_can_be_restored_into_another_cut(start_daemon: StartDaemon)
 
 
 def test_purge_removes_the_checkpoints(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon()
+    daemon = start_daemon(*WITHOUT_JOURNAL)
     with penstock.Client(daemon.address) as client:
         trained(client).delete()
         pipeline = create_mlp(client, NAME, dropout=0.1)

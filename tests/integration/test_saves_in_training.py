@@ -49,7 +49,7 @@ def test_steps_are_saved_as_asked_for_and_change_nothing(client: penstock.Client
 
 
 def test_a_full_quota_is_told_and_the_training_goes_on(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon("--drain-announce=0s", "--checkpoint-bytes=20KiB")
+    daemon = start_daemon("--drain-announce=0s", "--checkpoint-bytes=20KiB", "--journal=off")
     with penstock.Client(daemon.address) as client:
         plain, saving = create_mlp(client), create_mlp(client)
         for inputs, target in batches():

@@ -147,10 +147,10 @@ class PipelineResource(PipelineFacts):
             LONGEST_WAIT,
         )
 
-    def list_checkpoints(self) -> list[state_pb2.Checkpoint]:
-        """All checkpoints of this pipeline."""
+    def list_checkpoints(self, *, automatic: bool = False) -> list[state_pb2.Checkpoint]:
+        """All checkpoints of this pipeline; with ``automatic``, those that the daemon made for its journal, too."""
         found: list[state_pb2.Checkpoint] = []
-        request = state_pb2.ListCheckpointsRequest(parent=self.name, page_size=1000)
+        request = state_pb2.ListCheckpointsRequest(parent=self.name, page_size=1000, automatic=automatic)
         while True:
             response = self._connection.unary(
                 "StateService/ListCheckpoints", request, state_pb2.ListCheckpointsResponse

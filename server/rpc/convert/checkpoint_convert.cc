@@ -121,6 +121,7 @@ v1::Checkpoint CheckpointMessages::Make(const CheckpointInfo& info, bool pipelin
   *message.mutable_create_time() = ToTimestamp(info.create_time);
   message.set_pipeline_exists(pipeline_exists);
   message.set_rotating(info.rotating);
+  message.set_automatic(info.place.automatic);
   return message;
 }
 

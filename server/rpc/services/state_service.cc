@@ -201,11 +201,12 @@ grpc::ServerUnaryReactor* StateServiceImpl::ListCheckpoints(grpc::CallbackServer
 absl::StatusOr<v1::ListCheckpointsResponse> StateServiceImpl::List(const Identity& identity,
                                                                    const v1::ListCheckpointsRequest& request) {
   PENSTOCK_ASSIGN_OR_RETURN(const int size, CheckedPageSize(request.page_size()));
-  const std::string scope = "ListCheckpoints " + identity.name + " " + request.parent();
+  const std::string scope =
+      absl::StrCat("ListCheckpoints ", identity.name, " ", request.parent(), request.automatic() ? " all" : "");
   PENSTOCK_ASSIGN_OR_RETURN(const std::string after, environment_.page_tokens->Read(scope, request.page_token()));
   // One more than asked for tells whether there is another page.
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> found,
-                            Checkpoints(identity, request.parent(), after, size + 1));
+                            Checkpoints(identity, request, after, size + 1));
   v1::ListCheckpointsResponse response;
   CheckpointMessages messages;
   for (const CheckpointInfo& info : found) {
@@ -219,31 +220,33 @@ absl::StatusOr<v1::ListCheckpointsResponse> StateServiceImpl::List(const Identit
 }
 
 absl::StatusOr<std::vector<CheckpointInfo>> StateServiceImpl::Checkpoints(const Identity& identity,
-                                                                          const std::string& parent,
+                                                                          const v1::ListCheckpointsRequest& request,
                                                                           const std::string& after, int limit) const {
+  const auto listed = [&](const CheckpointInfo& info) { return request.automatic() || !info.place.automatic; };
   CheckpointName last;
   if (!after.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(last, ParseCheckpointName(after, "page_token"));
   }
-  if (parent == kAllPipelines) {
+  if (request.parent() == kAllPipelines) {
     std::vector<CheckpointInfo> seen;
     std::vector<CheckpointInfo> some;
     do {
       some = environment_.checkpoints->List(last.pipeline, last.checkpoint, limit);
       for (CheckpointInfo& info : some) {
         last = {info.pipeline, info.id};
-        if (static_cast<int>(seen.size()) < limit && identity.Sees(info.pipeline)) seen.push_back(std::move(info));
+        const bool shown = listed(info) && identity.Sees(info.pipeline);
+        if (static_cast<int>(seen.size()) < limit && shown) seen.push_back(std::move(info));
       }
     } while (static_cast<int>(seen.size()) < limit && static_cast<int>(some.size()) == limit);
     return seen;
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, ParsePipelineName(parent, "parent"));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, ParsePipelineName(request.parent(), "parent"));
   PENSTOCK_RETURN_IF_ERROR(CheckSees(identity, pipeline));
   const std::shared_ptr<CheckpointFolder> folder = environment_.checkpoints->FindFolder(pipeline);
   std::vector<CheckpointInfo> list;
   if (folder != nullptr) list = folder->List();
   if (list.empty()) PENSTOCK_RETURN_IF_ERROR(environment_.pipelines->Get(pipeline).status());
-  std::erase_if(list, [&](const CheckpointInfo& info) { return info.id <= last.checkpoint; });
+  std::erase_if(list, [&](const CheckpointInfo& info) { return info.id <= last.checkpoint || !listed(info); });
   if (list.size() > static_cast<size_t>(limit)) list.resize(limit);
   return list;
 }

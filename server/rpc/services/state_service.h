@@ -50,7 +50,8 @@ class StateServiceImpl final
   // Whether a pipeline of this name exists, in whatever state.
   bool Exists(const std::string& pipeline) const;
   // Those after `after`, of all pipelines or of one, at most `limit`.
-  absl::StatusOr<std::vector<CheckpointInfo>> Checkpoints(const Identity& identity, const std::string& parent,
+  absl::StatusOr<std::vector<CheckpointInfo>> Checkpoints(const Identity& identity,
+                                                          const v1::ListCheckpointsRequest& request,
                                                           const std::string& after, int limit) const;
   absl::Status Write(const UnaryCallPtr<v1::WriteParametersRequest, v1::WriteParametersResponse>& call);
   absl::StatusOr<v1::ListCheckpointsResponse> List(const Identity& identity, const v1::ListCheckpointsRequest& request);

@@ -349,16 +349,19 @@ class Client:
             if not request.page_token:
                 return found
 
-    async def checkpoints(self, pipeline: str = "-") -> list[Checkpoint]:
+    async def checkpoints(self, pipeline: str = "-", *, automatic: bool = False) -> list[Checkpoint]:
         """The checkpoints of all pipelines, living and deleted, by pipeline and name; or those of one, by its short or
         full name.
+
+        Args:
+            automatic: those that the daemon made for its journal, too.
 
         Raises:
             PenstockError: PIPELINE_NOT_FOUND for a pipeline that neither lives nor has left checkpoints.
         """
         found: list[Checkpoint] = []
         parent = pipeline if "/" in pipeline else f"pipelines/{pipeline}"
-        request = state_pb2.ListCheckpointsRequest(parent=parent, page_size=1000)
+        request = state_pb2.ListCheckpointsRequest(parent=parent, page_size=1000, automatic=automatic)
         while True:
             response = await self._connection.unary(
                 "StateService/ListCheckpoints", request, state_pb2.ListCheckpointsResponse

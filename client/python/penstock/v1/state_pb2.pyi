@@ -16,7 +16,8 @@ CHECKPOINT_STATE_WRITING: CheckpointState
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Checkpoint(_message.Message):
-    __slots__ = ["byte_size", "create_time", "digest", "has_specification", "model", "name", "pipeline_exists", "program_digest", "rotating", "state", "step"]
+    __slots__ = ["automatic", "byte_size", "create_time", "digest", "has_specification", "model", "name", "pipeline_exists", "program_digest", "rotating", "state", "step"]
+    AUTOMATIC_FIELD_NUMBER: _ClassVar[int]
     BYTE_SIZE_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +29,7 @@ class Checkpoint(_message.Message):
     ROTATING_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    automatic: bool
     byte_size: int
     create_time: _timestamp_pb2.Timestamp
     digest: str
@@ -39,7 +41,7 @@ class Checkpoint(_message.Message):
     rotating: bool
     state: CheckpointState
     step: int
-    def __init__(self, name: _Optional[str] = ..., step: _Optional[int] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[str] = ..., program_digest: _Optional[str] = ..., pipeline_exists: bool = ..., has_specification: bool = ..., rotating: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., step: _Optional[int] = ..., byte_size: _Optional[int] = ..., digest: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[str] = ..., program_digest: _Optional[str] = ..., pipeline_exists: bool = ..., has_specification: bool = ..., rotating: bool = ..., automatic: bool = ...) -> None: ...
 
 class CheckpointSpecification(_message.Message):
     __slots__ = ["balance", "schedule", "spec"]
@@ -78,14 +80,16 @@ class DeleteCheckpointResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
-    __slots__ = ["page_size", "page_token", "parent"]
+    __slots__ = ["automatic", "page_size", "page_token", "parent"]
+    AUTOMATIC_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    automatic: bool
     page_size: int
     page_token: str
     parent: str
-    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., automatic: bool = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
     __slots__ = ["checkpoints", "next_page_token"]
