@@ -117,8 +117,15 @@ class PosixFileSystem : public FileSystem {
 
   absl::Status CreateDirectories(const std::string& directory) override {
     std::error_code error;
-    std::filesystem::create_directories(directory, error);
-    return error ? FromErrno("create directory", directory, error.value()) : absl::OkStatus();
+    const std::filesystem::path path(directory);
+    if (path.empty() || std::filesystem::is_directory(path, error)) return absl::OkStatus();
+    const std::string above = path.parent_path().string();
+    if (path.filename().empty()) return CreateDirectories(above);  // a slash at the end
+    PENSTOCK_RETURN_IF_ERROR(CreateDirectories(above));
+    if (!std::filesystem::create_directory(path, error) && error) {
+      return FromErrno("create directory", directory, error.value());
+    }
+    return SyncDirectory(above.empty() ? "." : above);
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {

@@ -43,7 +43,7 @@ class FileSystem {
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
   virtual absl::StatusOr<std::string> Read(const std::string& path) = 0;
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;  // names, sorted
-  virtual absl::Status CreateDirectories(const std::string& directory) = 0;
+  virtual absl::Status CreateDirectories(const std::string& directory) = 0;  // those above it too; syncs their parents
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;  // atomic; syncs the parent
   virtual absl::Status RemoveAll(const std::string& path) = 0;                      // missing is OK
   virtual bool Exists(const std::string& path) = 0;

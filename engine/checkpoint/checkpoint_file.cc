@@ -179,7 +179,7 @@ CheckpointInfo CheckpointFolder::InfoOf(const std::string& id, const CheckpointM
                       .digest = absl::StrFormat("crc32c:%08x", manifest.crc32c),
                       .spec_digest = manifest.spec_digest,
                       .rotating = manifest.rotating,
-                      .place = {manifest.life, manifest.sequence, manifest.whole, manifest.automatic},
+                      .place = {manifest.life, manifest.sequence, manifest.version, manifest.whole, manifest.automatic},
                       .create_time = absl::FromUnixMillis(manifest.created_unix_ms)};
   if (manifest.specification.empty()) return info;
   absl::MutexLock lock(&mu_);
@@ -251,6 +251,7 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, con
                               .rotating = facts.rotating,
                               .life = facts.place.life,
                               .sequence = facts.place.sequence,
+                              .version = facts.place.version,
                               .whole = facts.place.whole,
                               .automatic = facts.place.automatic,
                               .created_unix_ms = absl::ToUnixMillis(clock_->WallNow())};

@@ -30,8 +30,9 @@ struct CheckpointManifest {
   std::string spec_digest = {};
   std::string specification = {};  // any bytes; empty: none
   bool rotating = false;           // saved to be deleted when enough newer ones are there
-  std::string life = {};           // CheckpointPlace's; and the next three
+  std::string life = {};           // CheckpointPlace's; and the next four
   int64_t sequence = 0;
+  int64_t version = 0;
   bool whole = false;
   bool automatic = false;
   int64_t created_unix_ms = 0;

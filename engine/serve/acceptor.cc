@@ -212,11 +212,14 @@ absl::StatusOr<Accepted> Acceptor::Accept(CallContext context, Request request) 
     absl::StatusOr<std::optional<Accepted>> recorded = Recorded(*call);
     if (!recorded.ok()) return Refused(recorded.status());
     if (recorded->has_value()) return **std::move(recorded);
-    if (absl::Status admitted = Admit(*call, /*handles_reserved=*/false); !admitted.ok()) return Refused(admitted);
   }
   absl::StatusOr<std::optional<Accepted>> before = RecordedBefore(call);
   if (!before.ok()) return Refused(before.status());
   if (before->has_value()) return **std::move(before);
+  {
+    absl::MutexLock lock(&calls_->mu);
+    if (absl::Status admitted = Admit(*call, /*handles_reserved=*/false); !admitted.ok()) return Refused(admitted);
+  }
   absl::StatusOr<CallResults> results = preparation_->Prepare(*call, std::move(sources));
   if (!results.ok()) return Refused(results.status());
   // Unless the call is accepted, it leaves nothing behind, whatever fails from here on.

@@ -30,7 +30,7 @@ absl::Status AutomaticCheckpoints::BeforeFirst(const Call& call) {
 }
 
 absl::Status AutomaticCheckpoints::SaveBegin(int64_t sequence) {
-  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence));
+  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence, /*version=*/0));
   begun_ = true;
   return absl::OkStatus();
 }
@@ -48,6 +48,7 @@ void AutomaticCheckpoints::After(const Call& call) {
 
 absl::Status AutomaticCheckpoints::SaveNow() {
   int64_t sequence = 0;
+  int64_t version = 0;
   {
     absl::MutexLock lock(&calls_->mu);
     if (!calls_->training.at_boundary()) {
@@ -55,10 +56,11 @@ absl::Status AutomaticCheckpoints::SaveNow() {
                    "gradients or graphs that no checkpoint holds are open");
     }
     sequence = calls_->training.ended_sequence();
+    version = calls_->training.version();
   }
   journal_->AwaitSettled();
   PENSTOCK_RETURN_IF_ERROR(journal_->health());
-  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence));
+  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence, version));
   restored_ = false;
   const int64_t last = std::min(sequence, journal_->journal().last_sequence());
   journal_->journal().Cut(last, [name = name_](const absl::Status& cut) {
@@ -70,10 +72,10 @@ absl::Status AutomaticCheckpoints::SaveNow() {
   return absl::OkStatus();
 }
 
-absl::Status AutomaticCheckpoints::SaveAs(int64_t sequence) {
+absl::Status AutomaticCheckpoints::SaveAs(int64_t sequence, int64_t version) {
   PENSTOCK_ASSIGN_OR_RETURN(
       const CheckpointInfo saved,
-      runner_->SaveState(IdOf(sequence), {.life = life_, .sequence = sequence, .whole = true, .automatic = true}));
+      runner_->SaveState(IdOf(sequence), {.life = life_, .sequence = sequence, .version = version, .whole = true, .automatic = true}));
   LogInfo("state saved for the journal",
           {{"pipeline", name_}, {"checkpoint", saved.id}, {"step", std::to_string(saved.step)}});
   return absl::OkStatus();

@@ -59,7 +59,7 @@ class AutomaticCheckpoints {
 
  private:
   absl::Status SaveBegin(int64_t sequence);
-  absl::Status SaveAs(int64_t sequence);
+  absl::Status SaveAs(int64_t sequence, int64_t version);
   static void RemoveBeyond(CheckpointFolder& checkpoints, const std::string& life, size_t kept);
 
   const std::string name_;

@@ -92,6 +92,8 @@ struct Call {
   int64_t accepted_nanos = 0;
   int64_t started_nanos = 0;  // 0: it has not; set by the thread that runs it
   int64_t read_version = 0;   // of what a read reads, as it starts; set by the same thread
+  bool again = false;         // it was accepted in a life before, which may have ended in the middle of it
+  int64_t state_version = 0;  // as it starts; set by the same thread
   bool at_boundary = false;   // of a save: whether what it saves is the effect of whole steps; set by the same thread
   int64_t forward_sequence = 0;  // of a Backward in a journal: of its Forward
 

@@ -64,6 +64,7 @@ absl::Status CallReplay::Repeat(CallRow row, int64_t from) {
     PENSTOCK_RETURN_IF_ERROR(made.status());
     const CallPointer& call = made->call;
     if (done && OnlyFiles(*call)) return absl::OkStatus();
+    call->again = open;
     const absl::StatusOr<Executed> executed = parts_.training->Repeat(call);
     if (open) {
       ++report_.finished;
@@ -196,11 +197,8 @@ absl::Status CallReplay::Compare(const CallRow& row, const CallPointer& call,
 void CallReplay::KeepForward(const CallRow& row, const CallPointer& call, Executed executed) {
   const HandleName& name = *call->accepted.graph;
   parts_.handles->Fulfil(name.id, std::move(executed.graph));
-  const auto use = last_use_.find(row.sequence);
-  if (use != last_use_.end()) {
-    graphs_.emplace(row.sequence, name);
-    return;
-  }
+  if (last_use_.contains(row.sequence)) graphs_.emplace(row.sequence, name);
+  // Also of one whose Backward has come: its caller may not know that, and asks for both again.
   parts_.journal->Keep(row.sequence, {name, std::move(executed.run.outputs)}, parts_.kept_forwards);
 }
 

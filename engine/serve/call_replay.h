@@ -73,7 +73,7 @@ class CallReplay {
   void KeepForward(const CallRow& row, const CallPointer& call, Executed executed);
 
   const Parts parts_;
-  std::map<int64_t, int64_t> last_use_;     // of a Forward's graph, by the sequence of the Forward
+  std::map<int64_t, int64_t> last_use_;  // of a graph, by the sequence of its Forward
   std::map<int64_t, HandleName> graphs_;    // of the Forwards that were made again, by sequence
   ReplayReport report_;
 };

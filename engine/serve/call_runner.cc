@@ -272,13 +272,13 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
 
 CheckpointPlace CallRunner::PlaceOf(const Call& call) const {
   if (origin_.life.empty()) return {};
-  return {.life = origin_.life, .sequence = call.accepted.sequence, .whole = call.at_boundary};
+  return {.life = origin_.life, .sequence = call.accepted.sequence, .version = call.state_version, .whole = call.at_boundary};
 }
 
 std::optional<CheckpointInfo> CallRunner::SavedBy(const Call& call, const std::string& id) const {
   absl::StatusOr<CheckpointInfo> found = checkpoints_->Find(id);
-  const bool same =
-      found.ok() && found->damage.empty() && !origin_.life.empty() && found->place == PlaceOf(call);
+  const bool same = call.again && found.ok() && found->damage.empty() && found->place.life == origin_.life &&
+                    found->place.sequence == call.accepted.sequence;
   return same ? std::optional<CheckpointInfo>(*std::move(found)) : std::nullopt;
 }
 
@@ -318,8 +318,14 @@ absl::Status CallRunner::CheckUnused(const std::string& id) const {
       .With("pipeline", name_);
 }
 
-absl::StatusOr<Executed> CallRunner::Run(const CopyCall& copy, Call&) const {
+absl::StatusOr<Executed> CallRunner::Run(const CopyCall& copy, Call& call) const {
   const std::string id = copy.id.empty() ? copy.source_id : copy.id;
+  if (std::optional<CheckpointInfo> saved = SavedBy(call, id); saved.has_value()) {
+    Executed executed;
+    executed.run.step = pipeline_->step();
+    executed.checkpoint = *std::move(saved);
+    return executed;
+  }
   PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo source, copy.source->Find(copy.source_id));
   PENSTOCK_RETURN_IF_ERROR(CheckProgram(source, origin_.spec_digest));
@@ -327,19 +333,23 @@ absl::StatusOr<Executed> CallRunner::Run(const CopyCall& copy, Call&) const {
   PENSTOCK_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded, copy.source->Load(copy.source_id));
   const absl::Status fits = CheckState(loaded.state, pipeline_->StateShapes());
   if (!fits.ok()) return WithValue(fits, "checkpoint", copy.source_id);
+  CheckpointPlace place = PlaceOf(call);
+  place.whole = false;  // it is of another state
   Executed executed;
   executed.run.step = pipeline_->step();
   PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint, checkpoints_->Save(id,
                                                                     {.step = loaded.info.step,
                                                                      .spec_digest = loaded.info.spec_digest,
-                                                                     .specification = loaded.info.specification},
+                                                                     .specification = loaded.info.specification,
+                                                                     .place = std::move(place)},
                                                                     loaded.state));
   return executed;
 }
 
-absl::StatusOr<Executed> CallRunner::Run(const DeleteCall& remove, Call&) const {
+absl::StatusOr<Executed> CallRunner::Run(const DeleteCall& remove, Call& call) const {
   PENSTOCK_RETURN_IF_ERROR(CheckUnused(remove.id));
-  PENSTOCK_RETURN_IF_ERROR(checkpoints_->Remove(remove.id));
+  const absl::Status removed = checkpoints_->Remove(remove.id);
+  if (!call.again || !absl::IsNotFound(removed)) PENSTOCK_RETURN_IF_ERROR(removed);
   Executed executed;
   executed.run.step = pipeline_->step();
   executed.checkpoint = CheckpointInfo{.pipeline = name_, .id = remove.id};

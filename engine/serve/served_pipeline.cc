@@ -26,7 +26,7 @@ TrainingQueue::Origin OriginOf(const ServedPipeline::Options& options, const Ser
   return {.token_prefix = options.origin.life,
           .step = pipeline.step(),
           .sequence = durable.from.sequence,
-          .version = durable.from.sequence};
+          .version = durable.from.version};
 }
 
 }  // namespace

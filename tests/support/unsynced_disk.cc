@@ -244,7 +244,13 @@ absl::Status UnsyncedDisk::CreateDirectories(const std::string& directory) {
   std::shared_ptr<Node> node = root_;
   for (const std::string& part : PartsOf(directory)) {
     std::shared_ptr<Node>& child = node->names_now[part];
-    if (child == nullptr) child = std::make_shared<Node>(Node{.folder = true});
+    if (child == nullptr) {
+      child = std::make_shared<Node>(Node{.folder = true});
+      const std::shared_ptr<Node> made = child;
+      if (!Sync(SyncOf::kFolder, *node)) return FailedSync();
+      node = made;
+      continue;
+    }
     node = child;
   }
   return absl::OkStatus();

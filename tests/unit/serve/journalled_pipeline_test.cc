@@ -1,0 +1,299 @@
+// A pipeline with a journal, whose power fails at every sync.
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "tests/unit/serve/journalled_engine.h"
+
+namespace penstock {
+namespace {
+
+using testing::JournalledEngine;
+using testing::Same;
+using testing::UnsyncedDisk;
+
+// Every so many syncs one is taken: all of them, where that takes seconds.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int64_t kStride = 7;
+#else
+constexpr int64_t kStride = 1;
+#endif
+
+// What a call has told, but for how long it took.
+struct Told {
+  double loss = 0;
+  int64_t step = 0;
+  std::string token;
+  bool operator==(const Told&) const = default;
+  friend std::ostream& operator<<(std::ostream& out, const Told& told) {
+    return out << "loss " << told.loss << " step " << told.step << " token " << told.token;
+  }
+};
+
+Told ToldBy(const CallOutcome& outcome) {
+  return {outcome.run.loss.value_or(0), outcome.run.step, outcome.state_token};
+}
+
+// One piece of work after another, each with request ids of its own, so that it can be asked for again.
+class Work {
+ public:
+  static constexpr int kCount = 14;
+
+  explicit Work(JournalledEngine* engine) : engine_(engine) {}
+
+  absl::StatusOr<Told> Do(int number) {
+    ServedPipeline& hosted = engine_->hosted();
+    const auto context = [&] { return JournalledEngine::As(absl::StrCat("id ", number)); };
+    switch (number) {
+      case 0:
+      case 5:
+      case 11:
+        return Outcome(hosted.TrainStep(context(), engine_->Batch(static_cast<float>(number)), {}));
+      case 1:
+      case 2:
+      case 12:
+        return Outcome(hosted.ForwardBackward(context(), engine_->Batch(static_cast<float>(number))));
+      case 3:
+      case 8:
+        return Outcome(hosted.OptimizerStep(context(), {}));
+      case 4:
+        return State([&](auto done) { hosted.SaveCheckpoint(context(), {.id = "a"}, done); });
+      case 6:
+        return State([&](auto done) { hosted.RestoreCheckpoint(context(), "a", /*force=*/false, done); });
+      case 7:
+        return Halves(context());
+      case 9:
+        return State([&](auto done) { hosted.DeleteCheckpoint(context(), "a", done); });
+      case 10:
+        return Write(context());
+      default:
+        return Outcome(hosted.OptimizerStep(context(), {.discard = true}));
+    }
+  }
+
+ private:
+  absl::StatusOr<Told> Outcome(const absl::StatusOr<Accepted>& accepted) {
+    const absl::StatusOr<CallOutcome> outcome = engine_->OutcomeOf(accepted);
+    if (!outcome.ok()) return outcome.status();
+    return ToldBy(*outcome);
+  }
+  static absl::StatusOr<Told> State(const std::function<void(StateCallback)>& call) {
+    const absl::StatusOr<StateAnswer> answer = JournalledEngine::Wait(call);
+    if (!answer.ok()) return answer.status();
+    return Told{0, answer->step, answer->state_token};
+  }
+  absl::StatusOr<Told> Halves(CallContext context) {
+    ServedPipeline& hosted = engine_->hosted();
+    ForwardCall forward;
+    forward.inputs = engine_->Batch(7).inputs;
+    const absl::StatusOr<Accepted> made = hosted.Forward(JournalledEngine::As("id forward"), std::move(forward));
+    if (absl::Status durable = JournalledEngine::Durable(made); !durable.ok()) return durable;
+    engine_->Await(*made->outputs);
+    absl::StatusOr<HandlePin> outputs = engine_->handles().Pin("ann", *made->outputs);
+    if (!outputs.ok()) return outputs.status();
+    const absl::StatusOr<NamedTensors> tensors = outputs->tensors();
+    if (!tensors.ok()) return tensors.status();
+    BackwardCall backward{.graph = *made->graph};
+    backward.gradients.push_back({(*tensors)[0].name, (*tensors)[0].tensor.div(12)});
+    return Outcome(hosted.Backward(std::move(context), std::move(backward)));
+  }
+  absl::StatusOr<Told> Write(CallContext context) {
+    const NamedTensor shape = engine_->hosted().pipeline().StateShapes()[0];
+    const NamedTensors written = {{shape.name, at::full(shape.tensor.sizes(), 0.25F)}};
+    const HandleName put = *engine_->handles().Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
+    engine_->handles().Fulfil(put.id, written);
+    return State([&](auto done) {
+      engine_->hosted().WriteParameters(std::move(context), {.handles = {put}}, done);
+    });
+  }
+
+  JournalledEngine* const engine_;
+};
+
+struct Story {
+  std::vector<Told> told;
+  NamedTensors state;
+  int64_t syncs = 0;
+};
+
+Story Undisturbed(AutomaticCheckpoints::Limits limits = {}) {
+  JournalledEngine engine(limits);
+  EXPECT_TRUE(engine.Begin().ok());
+  Story run;
+  for (int i = 0; i < Work::kCount; ++i) {
+    const absl::StatusOr<Told> told = Work(&engine).Do(i);
+    EXPECT_TRUE(told.ok()) << i << ": " << told.status();
+    run.told.push_back(told.value_or(Told()));
+  }
+  run.state = engine.State();
+  run.syncs = engine.disk.syncs();
+  return run;
+}
+
+// All of the work over lives that end at that sync, and at that one once more.
+Story Killed(JournalledEngine& engine, int64_t at_sync) {
+  Story run;
+  int lives = 0;
+  const auto live = [&] {
+    if (++lives <= 2) engine.disk.FailSync(at_sync);
+    while (!engine.Begin().ok()) {
+      EXPECT_LE(lives, 2) << "it does not begin again";
+      engine.Crash();
+      if (++lives > 4) return;
+    }
+  };
+  live();
+  for (int i = 0; i < Work::kCount && lives <= 4;) {
+    const absl::StatusOr<Told> told = Work(&engine).Do(i);
+    if (told.ok()) {
+      run.told.push_back(*told);
+      ++i;
+      continue;
+    }
+    EXPECT_LE(lives, 2) << i << ": " << told.status();
+    engine.Crash();
+    live();
+  }
+  run.state = engine.State();
+  return run;
+}
+
+TEST(JournalledPipeline, PowerThatFailsAtAnySyncLosesNothingAndRepeatsNothing) {
+  const Story wanted = Undisturbed();
+  ASSERT_GT(wanted.syncs, 20);
+  for (int64_t sync = 0; sync < wanted.syncs; sync += kStride) {
+    SCOPED_TRACE(sync);
+    JournalledEngine engine;
+    const Story run = Killed(engine, sync);
+    EXPECT_EQ(run.told, wanted.told);
+    EXPECT_TRUE(Same(run.state, wanted.state));
+    if (HasFailure()) return;
+  }
+}
+
+TEST(JournalledPipeline, TheSameWhereEveryStepIsFollowedByACheckpointAndACut) {
+  const AutomaticCheckpoints::Limits limits{.replay_bytes = 0, .replay_nanos = 0, .kept = 2};
+  const Story wanted = Undisturbed(limits);
+  for (int64_t sync = 0; sync < wanted.syncs; sync += 3 * kStride) {
+    SCOPED_TRACE(sync);
+    JournalledEngine engine(limits);
+    const Story run = Killed(engine, sync);
+    EXPECT_EQ(run.told, wanted.told);
+    EXPECT_TRUE(Same(run.state, wanted.state));
+    if (HasFailure()) return;
+  }
+}
+
+TEST(JournalledPipeline, ARetryAfterARestartGetsTheFirstAnswer) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  std::vector<Told> told;
+  for (int i = 0; i < Work::kCount; ++i) told.push_back(Work(&engine).Do(i).value());
+  const NamedTensors state = engine.State();
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  for (int i : {0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13}) {  // the halves' graph is of a step that is over
+    const absl::StatusOr<Told> again = Work(&engine).Do(i);
+    ASSERT_TRUE(again.ok()) << i << ": " << again.status();
+    EXPECT_EQ(*again, told[i]) << i;
+  }
+  EXPECT_EQ(ReasonOf(Work(&engine).Do(7).status()), "EPOCH_MISMATCH");
+  EXPECT_TRUE(Same(engine.State(), state));
+}
+
+TEST(JournalledPipeline, ARequestIdOfALifeBeforeWithAnotherPayloadIsRefused) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  ASSERT_TRUE(Work(&engine).Do(0).ok());
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  CallContext context = JournalledEngine::As("id 0");
+  context.recorded_digest = "another";
+  context.payload_digest = "another";
+  EXPECT_EQ(ReasonOf(engine.hosted().TrainStep(context, engine.Batch(0), {}).status()), "REQUEST_ID_REUSED");
+}
+
+TEST(JournalledPipeline, ASyncThatIsLeftOutIsSeen) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  ASSERT_TRUE(Work(&engine).Do(0).ok());
+  engine.disk.Ignore(UnsyncedDisk::SyncOf::kLog);
+  ASSERT_TRUE(Work(&engine).Do(11).ok());
+  const NamedTensors told = engine.State();
+  engine.Crash();
+  const absl::Status begun = engine.Begin();
+  EXPECT_TRUE(!begun.ok() || !Same(engine.State(), told)) << "nothing of these tests would see a missing sync";
+}
+
+TEST(JournalledPipeline, AFullDiskRefusesTheCallAndNothingIsLost) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  ASSERT_TRUE(Work(&engine).Do(0).ok());
+  const NamedTensors state = engine.State();
+  engine.disk.SetFreeBytes(1 << 10);
+  EXPECT_EQ(ReasonOf(Work(&engine).Do(5).status()), "STORAGE_FULL");
+  EXPECT_TRUE(Same(engine.State(), state)) << "a call that was refused has had an effect";
+  engine.disk.SetFreeBytes(-1);
+  EXPECT_TRUE(Work(&engine).Do(5).ok()) << "the same request id is a first attempt";
+}
+
+TEST(JournalledPipeline, AFailedSyncStopsWhatChangesTheStateUntilARestart) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  ASSERT_TRUE(Work(&engine).Do(0).ok());
+  engine.disk.FailSync(0);
+  EXPECT_EQ(ReasonOf(Work(&engine).Do(5).status()), "JOURNAL_STOPPED");
+  EXPECT_EQ(ReasonOf(engine.hosted().statistics().journal_health), "JOURNAL_STOPPED");
+  EXPECT_EQ(ReasonOf(Work(&engine).Do(11).status()), "JOURNAL_STOPPED");
+  InferCall ask;
+  ask.inputs = engine.Batch(1).inputs;
+  const absl::StatusOr<Accepted> infer = engine.hosted().Infer({.caller = "ann"}, std::move(ask));
+  ASSERT_TRUE(infer.ok());
+  engine.Await(*infer->outputs);
+  EXPECT_TRUE(engine.handles().Pin("ann", *infer->outputs)->values().ok());
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_TRUE(Work(&engine).Do(5).ok());
+}
+
+TEST(JournalledPipeline, ACallThatWaitsForItsInputsIsNotAcknowledgedAndIsForgottenWhenItIsCancelled) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  const HandleName late = *engine.handles().Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
+  ContributionCall call = engine.Batch(1);
+  call.inputs[0].source = HandleTensor{.handle = late};
+  const absl::StatusOr<Accepted> accepted = engine.hosted().TrainStep(JournalledEngine::As("late"), call, {});
+  ASSERT_TRUE(accepted.ok());
+  absl::Notification known;
+  absl::Status durable;
+  accepted->WhenDurable([&](const absl::Status& status) {
+    durable = status;
+    known.Notify();
+  });
+  EXPECT_FALSE(known.HasBeenNotified());
+  ASSERT_TRUE(engine.handles().RequestCancel("ann", *accepted->outcome).ok());
+  known.WaitForNotification();
+  EXPECT_EQ(ReasonOf(durable), "WORK_CANCELLED");
+  EXPECT_TRUE(engine.OutcomeOf(engine.hosted().TrainStep(JournalledEngine::As("late"), engine.Batch(1), {})).ok())
+      << "it was never accepted";
+}
+
+TEST(JournalledPipeline, ACheckpointThatAReplayBeginsFromIsNotDeletedAndOldOnesGo) {
+  JournalledEngine engine({.replay_bytes = 0, .replay_nanos = 0, .kept = 2});
+  ASSERT_TRUE(engine.Begin().ok());
+  for (int i : {0, 5, 11}) ASSERT_TRUE(Work(&engine).Do(i).ok());
+  EXPECT_EQ(ReasonOf(Work(&engine).Do(3).status()), "ACCUMULATION_EMPTY");  // the step before it is over, and saved
+  const std::vector<CheckpointInfo> kept = engine.Checkpoints();
+  ASSERT_EQ(kept.size(), 2);
+  const absl::StatusOr<StateAnswer> removed = JournalledEngine::Wait([&](auto done) {
+    engine.hosted().DeleteCheckpoint(JournalledEngine::As("remove"), kept[1].id, done);
+  });
+  EXPECT_EQ(ReasonOf(removed.status()), "CHECKPOINT_IN_USE");
+}
+
+}  // namespace
+}  // namespace penstock
