@@ -303,6 +303,10 @@ absl::StatusOr<PipelineEntry> PipelineTable::Get(const std::string& name) const 
 absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Find(const std::string& name) const {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry entry, Get(name));
   if (entry.pipeline == nullptr && entry.state == PipelineEntry::State::kFailed) return entry.error;
+  if (entry.pipeline == nullptr && !entry.life.empty() && entry.state == PipelineEntry::State::kCreating) {
+    return TableError(absl::StatusCode::kUnavailable, "STARTING",
+                      absl::StrCat("pipeline ", name, " is being made again, after a restart"), name);
+  }
   if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
     return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
                       entry.pipeline == nullptr ? absl::StrCat("pipeline ", name, " is being created")

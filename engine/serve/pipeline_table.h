@@ -40,7 +40,7 @@ struct PipelineEntry {
   // FAILED only: PIPELINE_BROKEN, see Pipeline::health(), or why it could not be made again.
   absl::Status error = absl::OkStatus();
   PipelineSpec spec = {};
-  std::string life = {};  // of its journal; empty: it has none
+  std::string life = {};  // of its journal; empty: it has none, or is being made for the first time
   absl::Time create_time = {};
   uint64_t version = 0;                           // rises with each change of state; for etags
   std::shared_ptr<const Planning> planning = {};  // CREATING only: how far it is
