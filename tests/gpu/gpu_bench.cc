@@ -73,7 +73,8 @@ Workload WorkloadOf(const Options& options) {
   Workload workload;
   PipelineSpec& spec = workload.spec;
   workload.rows = options.rows;
-  spec.schedule = {"1f1b", options.micro_batches, options.checkpoint ? CheckpointMode::kExceptLast : CheckpointMode::kNever};
+  spec.schedule = {"1f1b", options.micro_batches,
+                   options.checkpoint ? CheckpointMode::kExceptLast : CheckpointMode::kNever};
   spec.optimizer = {.name = "adamw", .options = {{"learning_rate", 1e-4}}, .clip_norm = 1};
   spec.seed = 1234;
   if (options.idle) {
@@ -157,8 +158,7 @@ class PlainLoop {
     SkipTracker skips;
     for (size_t i = 0; i < layers_.size(); ++i) {
       KeyedRandom random(0, StepId(0), MicroBatchIndex(0), LayerIndex(static_cast<int>(i)));
-      // As where a step is recomputed: tokens are not looked at, which would make the host wait.
-      values = RunLayer(layers_[i], values, {.training = training, .recomputing = true, .random = &random}, skips);
+      values = RunLayer(layers_[i], values, {.training = training, .values_checked = true, .random = &random}, skips);
     }
     return values;
   }
@@ -225,23 +225,28 @@ void Compare(const Options& options) {
   DeviceStreams& streams = StreamsOf(Gpu());
   const double unit = options.idle ? 1e6 : 1e3;
   const char* const name = options.idle ? "us" : "ms";
-  Spread plain{}, plain_infer{};
-  {
+  Spread plain{};
+  const auto measure_plain = [&] {
     PlainLoop loop(workload);
     const int64_t before = streams.Memory().allocated_bytes;
     streams.ResetPeak();
     plain = Times(options.rounds, [&] { return loop.Step(); });
     const DeviceMemory memory = streams.Memory();
-    plain_infer = Times(options.rounds, [&] { return loop.Infer(); });
+    const Spread plain_infer = Times(options.rounds, [&] { return loop.Infer(); });
     std::printf("%lld parameters, %lld rows in %d micro-batches, %d rounds; %s: median (least .. most)\n",
                 static_cast<long long>(loop.parameters()), static_cast<long long>(options.rows), options.micro_batches,
                 options.rounds, name);
-    std::printf("plain loop: step %.2f (%.2f .. %.2f), inference of one row %.3f (%.3f .. %.3f), growth in a step %.0f MiB\n",
-                plain.median * unit, plain.least * unit, plain.most * unit, plain_infer.median * unit,
-                plain_infer.least * unit, plain_infer.most * unit,
-                static_cast<double>(memory.peak_allocated_bytes - before) / kMebi);
-  }
-  for (const int stages : options.stages) {
+    std::printf(
+        "plain loop: step %.2f (%.2f .. %.2f), inference of one row %.3f (%.3f .. %.3f), growth in a step %.0f MiB\n",
+        plain.median * unit, plain.least * unit, plain.most * unit, plain_infer.median * unit, plain_infer.least * unit,
+        plain_infer.most * unit, static_cast<double>(memory.peak_allocated_bytes - before) / kMebi);
+    std::fflush(stdout);
+  };
+  measure_plain();
+  std::vector<std::pair<int, bool>> variants;
+  for (const int stages : options.stages) variants.push_back({stages, true});
+  variants.push_back({options.stages.front(), false});
+  for (const auto& [stages, undo] : variants) {
     DevicePool pool({Gpu()}, DevicePool::Mode::kThreads);
     PipelineSpec spec = workload.spec;
     const int layers = static_cast<int>(Must(ExpandModel(spec.model)).size());
@@ -250,7 +255,9 @@ void Compare(const Options& options) {
     const int64_t empty = streams.Memory().allocated_bytes;
     streams.ResetPeak();
     const int64_t begin = RealClock()->NowNanos();
-    auto pipeline = Must(Pipeline::Create(spec, On(pool, options.rows / options.micro_batches)));
+    Pipeline::Options pipeline_options = On(pool, options.rows / options.micro_batches);
+    if (!undo) pipeline_options.edits.plan = [](Plan& plan) { plan.undo = false; };
+    auto pipeline = Must(Pipeline::Create(spec, pipeline_options));
     const double created = static_cast<double>(RealClock()->NowNanos() - begin) * 1e-9;
     double bubble = 0;
     const auto step = [&] {
@@ -264,19 +271,23 @@ void Compare(const Options& options) {
     const Spread infer = Times(options.rounds, [&] { return InferOnce(*pipeline, workload); });
     int64_t planned = 0;
     for (const StagePlan& stage : pipeline->plan().stages) {
-      planned += 2 * stage.parameter_bytes + stage.optimizer_bytes + stage.undo_bytes + stage.peak_activation_bytes;
+      planned += 2 * stage.parameter_bytes + stage.optimizer_bytes + (undo ? stage.undo_bytes : 0) +
+                 stage.peak_activation_bytes;
     }
     const int actions = stages * (2 * options.micro_batches + 1);
-    std::printf("%d stages: step %.2f (%.2f .. %.2f), %.3f of the plain loop, %.1f us more per action; bubble %.1f %% measured, "
-                "%.1f %% predicted; makespan predicted %.2f\n",
-                stages, took.median * unit, took.least * unit, took.most * unit, took.median / plain.median,
-                (took.median - plain.median) * 1e6 / actions, 100 * bubble, 100 * pipeline->plan().predicted_bubble,
-                pipeline->plan().makespan_seconds * unit);
+    std::printf(
+        "%d stages%s: step %.2f (%.2f .. %.2f), %.3f of the plain loop, %.1f us more per action; bubble %.1f %% "
+        "measured, "
+        "%.1f %% predicted; makespan predicted %.2f\n",
+        stages, undo ? "" : ", no copies to undo a step", took.median * unit, took.least * unit, took.most * unit,
+        took.median / plain.median, (took.median - plain.median) * 1e6 / actions, 100 * bubble,
+        100 * pipeline->plan().predicted_bubble, pipeline->plan().makespan_seconds * unit);
     std::printf("          inference of one row %.3f (%.3f .. %.3f); peak %.0f MiB, planned %.0f; created in %.1f s\n",
                 infer.median * unit, infer.least * unit, infer.most * unit, static_cast<double>(peak) / kMebi,
                 static_cast<double>(planned) / kMebi, created);
     std::fflush(stdout);
   }
+  measure_plain();  // the machine may have changed
 }
 
 }  // namespace

@@ -185,7 +185,9 @@ PlainReference::StepResult PlainReference::Step(std::optional<double> learning_r
   StepResult result;
   result.loss = std::numeric_limits<double>::quiet_NaN();
   SumTies();
-  result.gradient_norm = GlobalNorm(GradientNorms(parameters_));
+  std::vector<at::Tensor> norms = GradientNorms(parameters_);
+  for (at::Tensor& norm : norms) norm = norm.cpu();  // a pipeline adds up those of all devices on the host
+  result.gradient_norm = GlobalNorm(norms);
   result.learning_rate = learning_rate.value_or(LearningRate(optimizer_spec_, step_));
   result.applied = loss_finite_ && std::isfinite(result.gradient_norm);
   if (result.applied) {

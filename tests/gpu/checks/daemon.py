@@ -58,9 +58,9 @@ class Daemon:
         self.address = f"127.0.0.1:{free_port()}"
         self.metrics_address = f"127.0.0.1:{free_port()}"
         libraries = os.environ.get("PENSTOCK_LIBRARIES", "")
-        self.environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        self.environment = {**os.environ, "LD_LIBRARY_PATH": libraries}
         command = [str(BUNDLE / "bin/penstockd"), f"--listen={self.address}", f"--metrics-listen={self.metrics_address}",
-                   "--admin-listen=off", f"--state-dir={folder}", f"--device={DEVICE}", "--drain-announce=0s"]  # fmt: skip
+                   "--admin-listen=off", f"--state-dir={folder}", f"--device={DEVICE}", "--drain-announce=0s", "--deterministic"]  # fmt: skip
         self.process = subprocess.Popen(command, env=self.environment)
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ import sys
 import time
 
 KEPT = 4 << 20  # bytes of a log
-LARGE = ["--autocast", "bf16", "--rows", "32", "--m", "8"]
+LARGE = ["--autocast", "bf16", "--rows", "32", "--sequence", "1024", "--m", "4"]
 
 
 @dataclasses.dataclass
@@ -25,22 +25,22 @@ class Check:
     seconds: int  # at most
     needs: str = ""  # a program that the machine may lack
     libraries: bool = True  # it is one of ours, and finds its libraries by the environment
-    environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def checks(bundle: pathlib.Path) -> list[Check]:
     tests, bench = str(bundle / "bin/gpu_tests"), str(bundle / "bin/gpu_bench")
-    # The same sums in the same order at every run.
-    exact = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    sanitized = "--gtest_filter=-*AFullDevice*:*TellsAFullDevice*:*Resnet*:*Unet*:*Autocast*:LaneGpuTest*:*TimedEvents*"
+    # Not all: under the sanitizer it takes 10 to 40 times as long.
+    some = ["CopyGpuTest.Integers*", "CopyGpuTest.AMissing*", "PipelineGpuTest.*"]
+    long = ["*AFullDevice*", "*Resnet*", "*Unet*", "*OnTheHost*", "*EveryRule*"]
+    sanitized = f"--gtest_filter={':'.join(some)}:-{':'.join(long)}"
     sanitizer = ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "--print-limit", "20"]
     return [
         Check("gpu", ["nvidia-smi"], 20, needs="nvidia-smi", libraries=False),
-        Check("tests", [tests, "--gtest_print_time=1"], 150, environment=exact),
+        Check("tests", [tests], 150),
         Check("daemon", [sys.executable, "-u", str(bundle / "checks/daemon.py"), str(bundle)], 120, libraries=False),
         Check("engine-time", [bench, "--idle", "--rows", "32", "--m", "32", "--rounds", "51"], 60),
         Check("gpt-350m", [bench, *LARGE, "--rounds", "7"], 150),
-        Check("memcheck", [*sanitizer, tests, sanitized], 150, needs="compute-sanitizer", environment=exact),
+        Check("memcheck", [*sanitizer, tests, sanitized], 180, needs="compute-sanitizer"),
     ]  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def run(check: Check, libraries: str, log: pathlib.Path, limit: float) -> tuple[
     """The outcome, and why where it is not `passed`."""
     if check.needs and shutil.which(check.needs) is None:
         return "skipped", f"this machine has no {check.needs}"
-    environment = {**os.environ, **check.environment, "PENSTOCK_LIBRARIES": libraries}
+    environment = {**os.environ, "PENSTOCK_LIBRARIES": libraries}
     if check.libraries:
         environment["LD_LIBRARY_PATH"] = libraries
     with open(log, "wb") as out:
