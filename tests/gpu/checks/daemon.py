@@ -55,12 +55,14 @@ def free_port() -> int:
 
 class Daemon:
     def __init__(self, folder: str) -> None:
+        (pathlib.Path(folder) / "models").mkdir()
         self.address = f"127.0.0.1:{free_port()}"
         self.metrics_address = f"127.0.0.1:{free_port()}"
         libraries = os.environ.get("PENSTOCK_LIBRARIES", "")
         self.environment = {**os.environ, "LD_LIBRARY_PATH": libraries}
         command = [str(BUNDLE / "bin/penstockd"), f"--listen={self.address}", f"--metrics-listen={self.metrics_address}",
-                   "--admin-listen=off", f"--state-dir={folder}", f"--device={DEVICE}", "--drain-announce=0s", "--deterministic"]  # fmt: skip
+                   "--admin-listen=off", f"--state-dir={folder}", f"--device={DEVICE}", "--drain-announce=0s", "--deterministic",
+                   f"--model-root={folder}/models", "--allow-model-upload"]  # fmt: skip
         self.process = subprocess.Popen(command, env=self.environment)
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -206,6 +208,32 @@ def looks_into(pipeline: penstock.Pipeline, daemon: Daemon) -> None:
     expect(abs(grown / (2 * passed) - 1) < 0.1, f"the states of two lanes grow by {grown:.3f} s in {passed:.3f} s")
 
 
+def runs_an_exported_program(client: penstock.Client) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
+    model = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 64), layer, torch.nn.Linear(64, VOCABULARY))
+    tokens, target = batch(11)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "encoder.pt2"
+        penstock.export(model, torch.from_numpy(tokens[:2].copy()), str(path))
+        program = client.models.upload(str(path))
+    pipeline = client.create_pipeline("exported", model=program, stages=2, devices=[DEVICE] * 2, loss="cross_entropy",
+                                      schedule="1f1b", micro_batches=4, optimizer_options={"learning_rate": 0.01})  # fmt: skip
+    model = model.to("cuda" if DEVICE.startswith("cuda") else "cpu").eval()
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        logits = model(torch.from_numpy(tokens.copy()).to(device)).reshape(-1, VOCABULARY)
+        eager = torch.nn.functional.cross_entropy(logits, torch.from_numpy(target.copy()).to(device).reshape(-1)).item()
+    loss = pipeline.evaluate(tokens, target).loss
+    expect(abs(loss - eager) < 1e-4, f"an exported program has PyTorch's loss, {loss:.6f}, {eager:.6f}")
+    outcomes = [pipeline.train_step(tokens, target) for _ in range(10)]
+    took = 1e3 * statistics.median(outcome.seconds for outcome in outcomes)
+    expect(outcomes[-1].loss < loss - 0.1, f"and learns with dropout, to {outcomes[-1].loss:.3f}, a step {took:.2f} ms")
+    pipeline.delete()
+
+
 def plans_by_itself(client: penstock.Client) -> None:
     begin = time.monotonic()
     pipeline = client.create_pipeline("planned", model="gpt", options=GPT, loss="cross_entropy", planning_seconds=10)
@@ -227,9 +255,10 @@ def main() -> int:
     with running() as daemon, penstock.Client(daemon.address) as client:
         information = client.server_info()
         print("        devices: " + ", ".join(str(device.name) for device in information.devices))
-        for part in (lambda: cuts_agree(client), lambda: trains_and_serves(client, daemon), lambda: plans_by_itself(client)):
+        parts = (cuts_agree, lambda one: trains_and_serves(one, daemon), plans_by_itself, runs_an_exported_program)
+        for part in parts:
             try:
-                part()
+                part(client)
             except Exception as error:  # the other parts still tell something
                 expect(False, f"{type(error).__name__}: {error}")
         status = daemon.command("status")
