@@ -2,11 +2,6 @@
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED CONFIG)
-if(PENSTOCK_ONLY_GPU_TESTS)
-  find_package(GTest REQUIRED CONFIG)
-  find_package(LibTorch 2.11 REQUIRED)
-  return()
-endif()
 find_package(Protobuf REQUIRED)   # module mode: Debian ships no package file
 find_package(nlohmann_json REQUIRED CONFIG)
 find_library(PENSTOCK_ISAL isal REQUIRED)  # linked by its name: it has no package file, and ours is to name no path

@@ -212,6 +212,13 @@ const std::vector<DaemonFlag>& DaemonFlags() {
       List("device-memory",
            "What may be placed on a device (cpu:0=8GiB); repeat it; default: what is free on a GPU, a CPU unlimited",
            &O::device_memory),
+      {"deterministic", "switch", "false",
+       "On GPUs, kernels that give the same bits each time, if slower; a step with an operator that has none is "
+       "refused",
+       false,
+       [](const Values& values, const std::string& field, O* options) {
+         return SetBool(values, field, &options->deterministic);
+       }},
       Bytes(
           "memory-limit", "0", 0, kHuge,
           "Bytes of the host's memory that pipelines, results and models under way may claim together; 0: nine tenths "

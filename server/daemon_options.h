@@ -39,6 +39,7 @@ struct DaemonOptions {
   std::vector<std::string> layer_libraries;
   std::vector<std::string> devices;
   std::vector<std::string> device_memory;
+  bool deterministic = false;
   int64_t memory_limit = 0;  // 0: nine tenths of the machine's memory
   int64_t max_pipelines = 0;
   int64_t max_message_bytes = 0;

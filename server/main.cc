@@ -26,6 +26,7 @@
 #include "engine/base/log_sink.h"
 #include "engine/base/thread.h"
 #include "engine/device/accelerators.h"
+#include "engine/device/deterministic.h"
 #include "engine/own_layers/load_library.h"
 #include "server/daemon.h"
 #include "server/daemon_options.h"
@@ -178,6 +179,7 @@ int Run(int count, char** values) {
     return 0;
   }
   ConfigureLog(line->options.log_level, line->options.log_format);
+  if (line->options.deterministic) UseDeterministicKernels();
   OpenAccelerators(line->options.devices);  // before anything asks LibTorch about CUDA
   if (const absl::Status loaded = LoadLayerLibraries(line->options.layer_libraries); !loaded.ok()) {
     std::fprintf(stderr, "penstockd: %s\n", std::string(loaded.message()).c_str());

@@ -1,8 +1,10 @@
 #include "engine/autograd/seeds.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <initializer_list>
+#include <mutex>
 
 namespace penstock {
 namespace {
@@ -20,14 +22,17 @@ uint64_t Mix(uint64_t word) {
   return word ^ (word >> 31);
 }
 
-// A generator for a key of several words.
+uint64_t HashOf(std::initializer_list<uint64_t> key) {
+  uint64_t hash = 0;
+  for (uint64_t word : key) hash = Mix((hash ^ Mix(word + kGolden)) + kGolden);
+  return hash;
+}
+
+// A generator for the hash of a key of several words.
 //
 // The generator's own seeding keeps 32 bits of a seed, in which the keys of a long training collide. So its whole state
 // is written instead, from a SplitMix64 sequence that starts at the hash of the key.
-at::Generator FromKey(std::initializer_list<uint64_t> key) {
-  uint64_t hash = 0;
-  for (uint64_t word : key) hash = Mix((hash ^ Mix(word + kGolden)) + kGolden);
-
+at::Generator FromHash(uint64_t hash) {
   at::mt19937_data_pod data;
   data.seed_ = hash;
   data.seeded_ = true;
@@ -44,15 +49,26 @@ at::Generator FromKey(std::initializer_list<uint64_t> key) {
   return generator;
 }
 
+// A counter is all its state, so that the hash is a seed.
+at::Generator FromHashOnGpu(uint64_t hash, c10::Device device) {
+  at::Generator generator = at::globalContext().getAcceleratorHooksInterface(at::kCUDA).getNewGenerator(device.index());
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(hash);
+  return generator;
+}
+
 }  // namespace
 
-at::Generator KeyedRandom::Next() {
-  return FromKey({kDrawKey, seed_, static_cast<uint64_t>(step_.value()), static_cast<uint64_t>(micro_batch_.value()),
-                  static_cast<uint64_t>(layer_.value()), draw_++});
+Draw KeyedRandom::NextFor(c10::Device device) {
+  const uint64_t hash =
+      HashOf({kDrawKey, seed_, static_cast<uint64_t>(step_.value()), static_cast<uint64_t>(micro_batch_.value()),
+              static_cast<uint64_t>(layer_.value()), draw_++});
+  if (device.is_cuda()) return {FromHashOnGpu(hash, device), device};
+  return {FromHash(hash), c10::kCPU};
 }
 
 at::Generator InitialGenerator(uint64_t seed, LayerIndex layer) {
-  return FromKey({kInitialKey, seed, static_cast<uint64_t>(layer.value())});
+  return FromHash(HashOf({kInitialKey, seed, static_cast<uint64_t>(layer.value())}));
 }
 
 }  // namespace penstock

@@ -5,12 +5,19 @@
 // on the cut.
 
 #include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 
 #include "engine/base/ids.h"
 
 namespace penstock {
+
+// Where something is drawn, and by which generator.
+struct Draw {
+  at::Generator generator;
+  c10::Device device;
+};
 
 // Hands out generators for the draws of one layer in one pass over one micro-batch. Make a new one for every pass.
 //
@@ -21,7 +28,10 @@ class KeyedRandom {
       : seed_(seed), step_(step), micro_batch_(micro_batch), layer_(layer) {}
 
   // The generator of the next draw: the first call of a pass is draw 0, and so on.
-  at::Generator Next();
+  at::Generator Next() { return NextFor(c10::kCPU).generator; }
+  // The same for a tensor of `device`. A GPU draws by itself: the same numbers wherever the cut is, but other ones than
+  // a CPU's, for which it would have to wait. Any other device gets those of the CPU.
+  Draw NextFor(c10::Device device);
 
  private:
   const uint64_t seed_;

@@ -67,4 +67,25 @@ at::Tensor ToHost(const at::Tensor& tensor) {
   return tensor.to(c10::kCPU);
 }
 
+at::Tensor SendToDevice(const at::Tensor& tensor, DeviceStreams& streams) {
+  if (!tensor.defined() || tensor.device() == streams.device()) return tensor;
+  const at::NoGradGuard no_graph;
+  if (!tensor.is_cpu()) return tensor.to(streams.device());
+  absl::StatusOr<TensorsInFlight> copy = CopyTensors({tensor}, CpuStreams(), streams);
+  if (!copy.ok()) ThrowStatus(copy.status());
+  absl::StatusOr<std::vector<at::Tensor>> sent = AwaitTensors(*std::move(copy), streams);
+  if (!sent.ok()) ThrowStatus(sent.status());
+  return sent->front();
+}
+
+at::Tensor SendToHost(const at::Tensor& tensor, DeviceStreams& streams) {
+  if (!tensor.defined() || tensor.is_cpu()) return tensor;
+  const at::NoGradGuard no_graph;
+  return streams.NewHostTensor(tensor).copy_(tensor, /*non_blocking=*/true);
+}
+
+at::Tensor Unpinned(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_pinned() ? tensor.clone() : tensor;
+}
+
 }  // namespace penstock

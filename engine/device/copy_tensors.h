@@ -38,4 +38,13 @@ at::Tensor ToDevice(const at::Tensor& tensor, const Device& device);
 // The same, to the host.
 at::Tensor ToHost(const at::Tensor& tensor);
 
+// The same two without waiting, for what goes in and out of a stage while it runs; call them under RunTorch and inside of
+// the compute stream. What that stream is given from now on may use the tensor on the device of `streams`; from the host
+// it goes beside what the device computes. The tensor on the host is complete once the compute stream of `streams` has
+// passed its present end.
+at::Tensor SendToDevice(const at::Tensor& tensor, DeviceStreams& streams);
+at::Tensor SendToHost(const at::Tensor& tensor, DeviceStreams& streams);
+// The same elements in memory that may be kept: what devices copy to is pinned, and scarce.
+at::Tensor Unpinned(const at::Tensor& tensor);
+
 }  // namespace penstock

@@ -17,7 +17,7 @@ constexpr int64_t kSpinNanos = 20'000;
 // How long it waits after a look that failed.
 constexpr int64_t kPauseNanos = 10'000'000;
 // How often it asks an accelerator how far it is, when nothing else is to do.
-constexpr int64_t kUnreadNanos = 100'000;
+constexpr int64_t kUnreadNanos = 20'000;
 
 int64_t ExpectedStart(const StageExecutor& training, int64_t now) {
   RunProgress* progress = training.run().progress.get();

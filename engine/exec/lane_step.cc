@@ -1,18 +1,25 @@
 #include "engine/exec/lane_step.h"
 
+#include <ATen/ops/stack.h>
+
 #include <utility>
 #include <vector>
 
 #include "engine/device/copy_tensors.h"
+#include "engine/device/device_streams.h"
 
 namespace penstock {
 namespace {
 
-// On the host. May throw (RunTorch).
-std::vector<at::Tensor> Norms(Stage& stage, const TiedGradients& ties) {
-  std::vector<at::Tensor> norms;
-  for (const at::Tensor& norm : stage.SumTiedGradients(ties)) norms.push_back(ToHost(norm));
-  return norms;
+// On their way to the host: an accelerator's in one copy.
+std::vector<at::Tensor> SendNorms(std::vector<at::Tensor> norms, DeviceStreams& streams) {
+  if (norms.empty() || norms.front().is_cpu()) return norms;
+  return SendToHost(at::stack(norms), streams).unbind();
+}
+
+// Waits for all that the stage's device was given, the one time in a step: without the norms nothing can be decided.
+void Wait(DeviceStreams& streams) {
+  if (const EventPtr end = streams.Record(StreamKind::kCompute)) end->Synchronize();
 }
 
 FaultPoint FirstPointOf(LaneStep::Part part) {
@@ -45,11 +52,15 @@ void LaneStep::Compute(Stage& stage) {
     case Part::kShareTies:
       at(FaultPoint::kShareTies);
       return stage.ShareTiedGradients(coordinator.ties());
-    case Part::kNorms:
+    case Part::kNorms: {
+      DeviceStreams& streams = StreamsOf(stage.device());
       at(FaultPoint::kSumTies);
-      coordinator.PutNorms(stage.index(), Norms(stage, coordinator.ties()));
+      std::vector<at::Tensor> norms = SendNorms(stage.SumTiedGradients(coordinator.ties()), streams);
       at(FaultPoint::kKeepForUndo);
-      return stage.KeepForUndo();
+      stage.KeepForUndo();
+      Wait(streams);
+      return coordinator.PutNorms(stage.index(), std::move(norms));
+    }
     case Part::kApply:
       at(FaultPoint::kUpdate);
       if (!coordinator.decision().applied) return;

@@ -11,6 +11,7 @@
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
+#include "engine/device/copy_tensors.h"
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_impl.h"
@@ -205,7 +206,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
     accumulating_ = true;
   }
   double sum = 0;
-  for (double value : run.loss_values) sum += value;
+  for (double value : run.LossValues()) sum += value;
   if (!std::isfinite(sum)) loss_finite_ = loss_finite_ && rule.has_value();
   // The call's own mean: what it added, without its share of the step.
   outcome.counted = loss.counted;
@@ -227,7 +228,7 @@ void PipelineImpl::Decide(const LedRun& led, const StepRule& rule, absl::Status 
   if (!status.ok()) return led.leader->Fail(std::move(status));
   decision.learning_rate = rule.learning_rate;
   decision.applied = rule.loss_finite && std::isfinite(decision.norm);
-  for (double value : led.run->loss_values) decision.applied = decision.applied && std::isfinite(value);
+  for (double value : led.run->LossValues()) decision.applied = decision.applied && std::isfinite(value);
   decision.scale = ClipScale(decision.norm, rule.clip_norm);
   led.leader->Decide(decision);
   gate_.RequestExclusive([leader = led.leader] { leader->Grant(); });
@@ -344,7 +345,8 @@ namespace {
 
 // Joined outputs as results, which a handle can hold.
 absl::StatusOr<NamedValues> ResultsOf(const std::vector<Batch>& micro_batches, const std::vector<std::string>& names) {
-  PENSTOCK_ASSIGN_OR_RETURN(const Batch joined, Gather(micro_batches, names));
+  PENSTOCK_ASSIGN_OR_RETURN(Batch joined, Gather(micro_batches, names));
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { joined = joined.MapTensors(Unpinned); }));
   NamedValues results = WithNames(joined, names);
   PENSTOCK_RETURN_IF_ERROR(CheckHeld(results));
   return results;

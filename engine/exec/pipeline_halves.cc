@@ -47,7 +47,7 @@ absl::StatusOr<NamedValues> GatherInputGradients(const Run& run, const std::vect
       for (const Batch& one : run.input_gradient_values) {
         pieces.push_back(one[i].is_tensor() ? *one[i].tensor() : at::Tensor());
       }
-      at::Tensor joined = JoinGradients(inputs[i], std::move(pieces));
+      at::Tensor joined = Unpinned(JoinGradients(inputs[i], std::move(pieces)));
       gradients.push_back({inputs[i].name, joined.defined() ? Value(std::move(joined)) : Value()});
     }
   });

@@ -208,7 +208,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::InferenceOutcome(const LedRun& led, con
 // In the order of the micro-batches, whichever lane or schedule computed them.
 void PipelineImpl::Measure(const Run& run, const InferenceParts& parts, RunOutcome& outcome) const {
   double loss = 0;
-  for (double value : run.loss_values) loss += value;
+  for (double value : run.LossValues()) loss += value;
   outcome.loss = parts.loss.counted == 0 ? 0 : loss;
   outcome.counted = parts.loss.counted;
   for (size_t k = 0; k < parts.metrics.size(); ++k) {

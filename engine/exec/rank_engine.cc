@@ -80,7 +80,7 @@ std::shared_ptr<Run> RankEngine::Prepare(RunSpec spec, ListsOfRun lists, std::sh
   for (auto& passes : run->passes) passes.resize(run->micro_batches());
   run->outputs.resize(run->micro_batches());
   run->input_gradient_values.resize(run->micro_batches());
-  run->loss_values.resize(run->micro_batches());
+  run->made_losses.resize(run->micro_batches());
   run->metric_sums.resize(run->micro_batches());
   if (!run->spec.inference) {
     run->before_action = before_action_;

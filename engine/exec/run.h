@@ -71,12 +71,19 @@ struct Run {
   std::function<void(FaultPoint, int stage)> fault_point;  // the same
   std::function<void(const PassEvent&)> watch_passes;      // for tests that count; may be empty
   // ---
-  std::vector<std::vector<Pass>> passes;            // [stage][micro-batch]
+  std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
+  // On the host, where they are complete once the lane that made them has left; losses also once the norms are in.
   std::vector<Batch> outputs;                       // by micro-batch
   std::vector<Batch> input_gradient_values;         // by micro-batch
-  std::vector<double> loss_values;                  // by micro-batch, scaled
+  std::vector<at::Tensor> made_losses;              // by micro-batch, scaled; undefined without one
   std::vector<std::vector<MetricSum>> metric_sums;  // by micro-batch, then by metric
 
+  // The losses of all micro-batches; 0 where there is none.
+  std::vector<double> LossValues() const {
+    std::vector<double> values;
+    for (const at::Tensor& loss : made_losses) values.push_back(loss.defined() ? loss.item().toDouble() : 0);
+    return values;
+  }
   int micro_batches() const { return lists.schedule->micro_batches; }
   bool Checkpoints(StageIndex stage, int micro_batch) const {
     return (*lists.checkpointed)[stage.value()][micro_batch];

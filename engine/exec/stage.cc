@@ -143,6 +143,7 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
                        LayerIndex(parts_.first_layer.value() + static_cast<int>(i)));
     const LayerContext of_layer = {.training = context.training,
                                    .recomputing = context.recomputing,
+                                   .values_checked = i == 0 && context.values_checked,
                                    .random = &random,
                                    .micro_batch = context.micro_batch};
     const absl::Status ran = RunLayerCode([&] { values = RunLayer(parts_.layers[i], values, of_layer, tracker); });
@@ -164,18 +165,30 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
     pass.skip_outputs.push_back(Batch::Tuple(std::move(stashed)));
   }
   if (parts_.last && loss.loss != nullptr) {
-    const auto here = [this](const at::Tensor& tensor) {
-      return tensor.defined() ? ToDevice(tensor, parts_.device) : at::Tensor();
+    const auto placed = [this](const at::Tensor& tensor) {
+      return LossTensor(tensor, SendToDevice(tensor, StreamsOf(parts_.device)));
     };
-    const at::Tensor mean = loss.loss->Mean(values.TensorAt(loss.output), here(loss.target), here(loss.weights));
+    const at::Tensor mean = loss.loss->Mean(values.TensorAt(loss.output), placed(loss.target), placed(loss.weights));
     pass.loss = at::mul(mean, loss.share);
   }
   pass.outputs = std::move(values);
 }
 
-void Stage::Forward(Batch inputs, const PassContext& context, const LossContext& loss, Pass& pass) {
-  pass.stash = inputs.MapTensors([this](const at::Tensor& tensor) {
-    at::Tensor here = ToDevice(tensor, parts_.device);
+void Stage::CheckValues(const Batch& inputs) const {
+  const NamedLayer& layer = parts_.layers.front();
+  const absl::Status checked = RunLayerCode([&] { layer.layer->CheckValues(inputs.Folded()); });
+  if (!checked.ok()) InPlaceGuard().ThrowFailure(layer.name, checked);
+}
+
+void Stage::Forward(Batch inputs, PassContext context, const LossContext& loss, Pass& pass) {
+  DeviceStreams& streams = StreamsOf(parts_.device);
+  const Tensors given = inputs.AllTensors();
+  const auto of_host = [](const at::Tensor& tensor) { return tensor.is_cpu(); };
+  context.values_checked =
+      !streams.device().is_cpu() && !given.empty() && std::all_of(given.begin(), given.end(), of_host);
+  if (context.values_checked) CheckValues(inputs);
+  pass.stash = inputs.MapTensors([&](const at::Tensor& tensor) {
+    at::Tensor here = SendToDevice(tensor, streams);
     return parts_.copies_inputs && here.is_same(tensor) ? tensor.clone() : here;
   });
   if (context.graph) {
@@ -210,7 +223,7 @@ Stage::Roots Stage::RootsOf(Pass& pass, const Batch& gradients) const {
       roots.gradients.emplace_back();
     }
   } else {
-    const auto here = [this](const at::Tensor& tensor) { return ToDevice(tensor, parts_.device); };
+    const auto here = [this](const at::Tensor& tensor) { return SendToDevice(tensor, StreamsOf(parts_.device)); };
     AddRoots(pass.outputs.values(), gradients.MapTensors(here).values(), roots.tensors, roots.gradients);
   }
   for (size_t port = 0; port < pass.skip_outputs.size(); ++port) {

@@ -26,6 +26,7 @@ struct PassContext {
   bool training = false;  // dropout on
   bool graph = false;     // keep what backward needs
   bool recomputing = false;
+  bool values_checked = false;   // of the stage's inputs, by its first layer
   bool input_gradients = false;  // the first stage's inputs get gradients too
   uint64_t seed = 0;
   StepId step;
@@ -117,7 +118,7 @@ class Stage {
   // stages. With a graph, `pass` can go backward; without one it holds the stash, and the outputs until DropGraph. A
   // layer that changes the stage's inputs in place is refused by name: its recomputation would start from something
   // else, and the inputs may be another's.
-  void Forward(Batch inputs, const PassContext& context, const LossContext& loss, Pass& pass);
+  void Forward(Batch inputs, PassContext context, const LossContext& loss, Pass& pass);
   // Builds the graph of a pass from its stash. Afterwards it can go backward. With a graph already: nothing.
   void Recompute(const PassContext& context, const LossContext& loss, Pass& pass);
   // Adds to the parameters' gradients; returns those of the stage's inputs. `gradients` belong to the outputs, those of
@@ -188,6 +189,8 @@ class Stage {
     Tensors gradients;  // undefined: of the loss
   };
   Roots RootsOf(Pass& pass, const Batch& gradients) const;
+  // Lets the first layer look at values of the host before they go to an accelerator.
+  void CheckValues(const Batch& inputs) const;
   void RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>& skips, const PassContext& context,
                  const LossContext& loss);
 

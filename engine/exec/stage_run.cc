@@ -22,6 +22,7 @@ size_t PortOf(const std::vector<SkipPort>& ports, int peer) {
 StageRun::StageRun(Run* run, Stage* stage, LaneMetrics* metrics)
     : run_(run),
       stage_(stage),
+      streams_(StreamsOf(stage->device())),
       metrics_(metrics),
       received_(run->micro_batches()),
       outgoing_(run->micro_batches()),
@@ -32,13 +33,14 @@ void StageRun::Forward(int m) {
   const bool graph = !run_->spec.inference && !run_->Checkpoints(StageIndex(stage_->index()), m);
   Pass& pass = this->pass(m);
   stage_->Forward(std::move(inputs), ContextOf(m, graph, false), LossOf(m), pass);
-  if (last() && pass.loss.defined()) run_->loss_values[m] = pass.loss.item().toDouble();
+  const auto to_host = [this](const at::Tensor& tensor) { return SendToHost(tensor.detach(), streams_); };
+  if (last() && pass.loss.defined()) run_->made_losses[m] = to_host(pass.loss);
   if (last()) Measure(m, pass);
   const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
   if (!last()) outgoing_[m] = pass.outputs.MapTensors(detached);
   if (last() && run_->spec.keep_outputs) {
     // They may be views of what a step of the same run changes: it is decided once they are joined, which copies them.
-    run_->outputs[m] = pass.outputs.MapTensors([](const at::Tensor& tensor) { return ToHost(tensor.detach()); });
+    run_->outputs[m] = pass.outputs.MapTensors(to_host);
   }
   outgoing_skips_[m].clear();
   for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));
@@ -53,7 +55,7 @@ void StageRun::Measure(int m, const Pass& pass) {
   if (run_->metrics.empty()) return;
   const at::NoGradGuard no_graph;
   const LossContext loss = LossOf(m);
-  const at::Tensor target = ToDevice(loss.target, stage_->device());
+  const at::Tensor target = SendToDevice(loss.target, streams_);
   for (const EvaluationMetric* metric : run_->metrics) {
     run_->metric_sums[m].push_back(metric->Sum(pass.outputs.TensorAt(loss.output), target));
   }
@@ -86,7 +88,8 @@ void StageRun::GiveBack(int m, InputGradients gradients) {
   if (!stage_->first()) {
     outgoing_[m] = std::move(gradients.inputs);
   } else if (run_->spec.input_gradients) {
-    run_->input_gradient_values[m] = gradients.inputs.MapTensors(ToHost);
+    run_->input_gradient_values[m] =
+        gradients.inputs.MapTensors([this](const at::Tensor& tensor) { return SendToHost(tensor, streams_); });
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "engine/device/device_streams.h"
 #include "engine/exec/run.h"
 #include "engine/exec/stage.h"
 #include "engine/observe/metrics.h"
@@ -43,6 +44,7 @@ class StageRun {
 
   Run* const run_;
   Stage* const stage_;
+  DeviceStreams& streams_;
   LaneMetrics* const metrics_;
   std::vector<Batch> received_;                     // activations or gradients by micro-batch, until used
   std::vector<Batch> outgoing_;                     // by micro-batch, until taken

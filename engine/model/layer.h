@@ -38,7 +38,8 @@ class LayerSkips {
 // What a layer gets to know of one pass over one micro-batch.
 struct LayerContext {
   bool training = false;
-  bool recomputing = false;  // a second forward of the same pass: no side effects
+  bool recomputing = false;     // a second forward of the same pass: no side effects
+  bool values_checked = false;  // CheckValues() has seen the inputs
   KeyedRandom* random = nullptr;
   MicroBatchIndex micro_batch = {};  // counted over all contributions of the step
   LayerSkips* skips = nullptr;       // set by RunLayer for layers that declare skips
@@ -65,6 +66,10 @@ class Layer {
   // Inputs and outputs: one value by itself, or a tuple whose items are the arguments; tensors have the batch dimension
   // first. Must not change its inputs in place. Call it through RunLayer (run_layer.h).
   virtual Batch Forward(const Batch& inputs, const LayerContext& context) = 0;
+
+  // Throws for values of inputs on the host that Forward would refuse, for a caller whose layer stands on an accelerator:
+  // there Forward would have to wait for them.
+  virtual void CheckValues(const Batch& /*inputs*/) const {}
 
   // Views of the layer's own tensors: writing to one changes the layer.
   const NamedTensors& parameters() const { return parameters_; }

@@ -91,23 +91,23 @@ class CrossEntropy : public Loss {
   }
 
  private:
-  at::Tensor Losses(const at::Tensor& output, const at::Tensor& target, int64_t reduction) const override {
+  at::Tensor Losses(const at::Tensor& output, const LossTensor& target, int64_t reduction) const override {
     if (output.dim() < 2) ThrowTargetError("output.shape", "must be rows by classes", ShapeText(output.sizes()));
-    CheckTarget(target, at::kLong, WithoutClasses(output.sizes().vec()));
+    CheckTarget(target.here, at::kLong, WithoutClasses(output.sizes().vec()));
     const int64_t classes = output.size(settings_.classes_last ? -1 : 1);
-    CheckLabels(target, classes);
+    CheckLabels(target.seen, classes);
     at::Tensor weights;
     if (weighs()) {
       if (absl::Status fits = CheckClassWeights(classes); !fits.ok()) ThrowStatus(std::move(fits));
-      weights = class_weights_.to(output.options());
+      weights = class_weights_.to(output.options(), /*non_blocking=*/true);
     }
     const auto loss = [&](const at::Tensor& scores, const at::Tensor& labels) {
       return at::cross_entropy_loss(scores, labels, weights, reduction, settings_.ignore_index,
                                     settings_.label_smoothing);
     };
-    if (!settings_.classes_last) return loss(output, target);
-    const at::Tensor losses = loss(output.reshape({-1, classes}), target.reshape({-1}));
-    return reduction == at::Reduction::None ? losses.reshape(target.sizes()) : losses;
+    if (!settings_.classes_last) return loss(output, target.here);
+    const at::Tensor losses = loss(output.reshape({-1, classes}), target.here.reshape({-1}));
+    return reduction == at::Reduction::None ? losses.reshape(target.here.sizes()) : losses;
   }
 
   double CountedOf(const at::Tensor& target, const at::Tensor& weights) const override {
@@ -167,10 +167,10 @@ class MeanSquaredError : public Loss {
   TensorSignature Target(const TensorSignature& output) const override { return {"target", output.type, output.shape}; }
 
  private:
-  at::Tensor Losses(const at::Tensor& output, const at::Tensor& target, int64_t reduction) const override {
-    const at::Tensor wide = AsWideAs(target, output);
-    CheckTarget(target, wide.scalar_type(), wide.sizes());
-    return at::mse_loss(wide, target, reduction);
+  at::Tensor Losses(const at::Tensor& output, const LossTensor& target, int64_t reduction) const override {
+    const at::Tensor wide = AsWideAs(target.here, output);
+    CheckTarget(target.here, wide.scalar_type(), wide.sizes());
+    return at::mse_loss(wide, target.here, reduction);
   }
 
   double CountedOf(const at::Tensor& target, const at::Tensor& weights) const override {
@@ -198,12 +198,12 @@ class BinaryCrossEntropy : public Loss {
   }
 
  private:
-  at::Tensor Losses(const at::Tensor& output, const at::Tensor& target, int64_t reduction) const override {
-    const at::Tensor wide = AsWideAs(target, output);
-    CheckTarget(target, wide.scalar_type(), wide.sizes());
+  at::Tensor Losses(const at::Tensor& output, const LossTensor& target, int64_t reduction) const override {
+    const at::Tensor wide = AsWideAs(target.here, output);
+    CheckTarget(target.here, wide.scalar_type(), wide.sizes());
     if (logits_) {
       const at::Tensor pos_weight = pos_weight_ == 1 ? at::Tensor() : at::full({}, pos_weight_, wide.options());
-      return at::binary_cross_entropy_with_logits(wide, target, {}, pos_weight, reduction);
+      return at::binary_cross_entropy_with_logits(wide, target.here, {}, pos_weight, reduction);
     }
     const at::Tensor detached = wide.detach();
     if (const at::Tensor outside = OutsideUnit(detached); outside.defined()) {
@@ -212,7 +212,7 @@ class BinaryCrossEntropy : public Loss {
     }
     // LibTorch ends the call on NaN; here a step that is not finite is answered as such.
     if (detached.isnan().any().item<bool>()) return reduction == at::Reduction::None ? wide : wide.mean();
-    return at::binary_cross_entropy(wide, target, {}, reduction);
+    return at::binary_cross_entropy(wide, target.here, {}, reduction);
   }
 
   double CountedOf(const at::Tensor& target, const at::Tensor& weights) const override {
@@ -231,7 +231,7 @@ class ScalarOutput : public Loss {
   TensorSignature Target(const TensorSignature& /*output*/) const override { return {}; }
 
  private:
-  at::Tensor Losses(const at::Tensor& output, const at::Tensor& /*target*/, int64_t /*reduction*/) const override {
+  at::Tensor Losses(const at::Tensor& output, const LossTensor& /*target*/, int64_t /*reduction*/) const override {
     if (output.numel() != 1 || output.dim() > 1 || !at::isFloatingType(output.scalar_type())) {
       ThrowTargetError("output", "must be one floating number, for it is the loss",
                        absl::StrCat(c10::toString(output.scalar_type()), " ", ShapeText(output.sizes())));
@@ -265,15 +265,14 @@ absl::StatusOr<std::unique_ptr<Loss>> MakeCrossEntropy(const LossSpec& spec, Opt
 
 }  // namespace
 
-at::Tensor Loss::Mean(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) const {
-  if (!weights.defined()) {
+at::Tensor Loss::Mean(const at::Tensor& output, const LossTensor& target, const LossTensor& weights) const {
+  if (!weights.here.defined()) {
     // The mean over nothing is NaN, the sum is 0.
-    return Losses(output, target, CountedOf(target, {}) > 0 ? at::Reduction::Mean : at::Reduction::Sum);
+    return Losses(output, target, CountedOf(target.seen, {}) > 0 ? at::Reduction::Mean : at::Reduction::Sum);
   }
   const at::Tensor losses = Losses(output, target, at::Reduction::None);
-  const at::Tensor expanded = Expanded(weights, target);
-  const double counted = CountedOf(target, expanded);
-  const at::Tensor sum = losses.mul(expanded.to(losses.scalar_type())).sum();
+  const double counted = CountedOf(target.seen, Expanded(weights.seen, target.seen));
+  const at::Tensor sum = losses.mul(Expanded(weights.here, target.here).to(losses.scalar_type())).sum();
   return counted > 0 ? sum.div(counted) : sum;
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,17 @@
 #include "engine/tensor/named_tensors.h"
 
 namespace penstock {
+
+// A target, or its weights, where its values are looked at and where the output is. Nobody has to wait for a device where
+// they are looked at on the host.
+struct LossTensor {
+  LossTensor() = default;
+  LossTensor(const at::Tensor& tensor) : seen(tensor), here(tensor) {}  // NOLINT: both places are one
+  LossTensor(at::Tensor seen, at::Tensor here) : seen(std::move(seen)), here(std::move(here)) {}
+
+  at::Tensor seen;
+  at::Tensor here;
+};
 
 // A weighted mean over the elements of a target. The pipeline weights each micro-batch's mean by its share of what
 // counts in the step.
@@ -30,7 +42,7 @@ class Loss {
   virtual bool weighs() const { return false; }
 
   // The mean over the micro-batch, a scalar with a graph; 0 with a graph if nothing counts. May throw (RunTorch).
-  at::Tensor Mean(const at::Tensor& output, const at::Tensor& target, const at::Tensor& weights) const;
+  at::Tensor Mean(const at::Tensor& output, const LossTensor& target, const LossTensor& weights) const;
 
   // The sum of what the elements weigh: without weights, the number of labels other than ignore_index, or of all
   // elements. May throw (RunTorch): for a target whose values no output can have.
@@ -46,7 +58,7 @@ class Loss {
  private:
   // The losses of the elements under an at::Reduction: kNone in the target's shape, 0 where nothing counts. Weights of
   // classes are in them, those of elements are not.
-  virtual at::Tensor Losses(const at::Tensor& output, const at::Tensor& target, int64_t reduction) const = 0;
+  virtual at::Tensor Losses(const at::Tensor& output, const LossTensor& target, int64_t reduction) const = 0;
   // As Counted; `weights` are in the target's shape, if they are defined.
   virtual double CountedOf(const at::Tensor& target, const at::Tensor& weights) const = 0;
 };

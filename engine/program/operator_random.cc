@@ -8,8 +8,7 @@
 #include "engine/model/layers/dropout.h"
 #include "engine/program/operator_call.h"
 
-// Operators that train otherwise than they evaluate. What they draw comes from the keyed generator and is drawn on the
-// CPU, wherever the stage is, so that a device draws what the others would.
+// Operators that train otherwise than they evaluate. What they draw comes from the keyed generator.
 
 namespace penstock {
 namespace {
@@ -21,7 +20,9 @@ class QuietWarnings : public c10::WarningHandler {
 };
 
 at::Tensor Kept(at::IntArrayRef shape, at::ScalarType type, double probability, const OperatorPass& pass) {
-  return at::empty(shape, at::TensorOptions(type)).bernoulli_(probability, pass.layer.random->Next()).to(pass.device);
+  const Draw draw = pass.layer.random->NextFor(pass.device);
+  const at::Tensor kept = at::empty(shape, at::TensorOptions(type).device(draw.device));
+  return kept.bernoulli_(probability, draw.generator).to(pass.device);
 }
 
 bool Draws(const OperatorPass& pass, bool trains) {
@@ -77,8 +78,9 @@ void OperatorCall::RunRandom(std::vector<c10::IValue> stack, std::vector<c10::IV
                     .With("field", name_)
                     .With("value", target_));
   }
-  stack[Position("generator")] = pass.layer.random->Next();
-  if (pass.device.is_cpu()) return Dispatch(std::move(stack), values);
+  const Draw draw = pass.layer.random->NextFor(pass.device);
+  stack[Position("generator")] = draw.generator;
+  if (draw.device == pass.device) return Dispatch(std::move(stack), values);
   const at::Tensor changed = changes_ == kNoValue ? at::Tensor() : stack[0].toTensor();
   for (c10::IValue& argument : stack) {
     if (argument.isTensor()) argument = argument.toTensor().to(at::kCPU);

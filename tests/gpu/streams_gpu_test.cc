@@ -134,7 +134,7 @@ TEST_F(StreamsGpuTest, ComputesInOrderWithWhatOtherThreadsLaunch) {
 TEST_F(StreamsGpuTest, BackwardStaysOnTheCallingThread) {
   pthread_t ran = 0;
   Gpu().RunOn(kComputeStream, [&] {
-    const at::Tensor x = at::ones({3}, OnGpu().requires_grad(true));
+    const at::Tensor x = at::ones({3}, OnGpu()).requires_grad_(true);
     const at::Tensor y = x * 2;
     y.register_hook([&](const at::Tensor& gradient) {
       ran = pthread_self();

@@ -58,10 +58,12 @@ std::optional<at::ScalarType> TypeOf(const std::string& name) {
 PlainReference::PlainReference(const PlainSpec& spec)
     : optimizer_spec_(spec.optimizer),
       seed_(spec.seed),
+      device_(spec.device),
       layers_(Valid(BuildLayers(Valid(ExpandModel(spec.model)), spec.seed, BuildOptionsOf(spec.model)))),
       autocast_(spec.model.autocast),
       ties_(Valid(CheckTies(TiesOf(spec.model), layers_))) {
   if (!spec.loss.name.empty()) loss_ = Valid(MakeLoss(spec.loss));
+  PlaceLayers();
   std::set<std::pair<int, int>> later_uses;
   for (const TieGroup& tie : ties_) {
     const at::Tensor first = Leaf(tie.uses[0]);
@@ -92,13 +94,23 @@ PlainReference::PlainReference(const PlainSpec& spec)
   optimizer_ = Valid(MakeOptimizer(spec.optimizer, {parameters_}));
 }
 
+void PlainReference::PlaceLayers() const {
+  if (device_.is_cpu()) return;
+  for (const NamedLayer& layer : layers_) {
+    for (const NamedTensors* tensors : {&layer.layer->parameters(), &layer.layer->buffers()}) {
+      for (const NamedTensor& named : *tensors) at::Tensor(named.tensor).set_data(named.tensor.detach().to(device_));
+    }
+  }
+}
+
 at::Tensor PlainReference::Leaf(const TiedUse& use) const {
   return layers_[use.layer].layer->parameters()[use.parameter].tensor;
 }
 
 Batch PlainReference::RunLayers(Batch values, bool training, int micro_batch) const {
+  values = values.MapTensors([this](const at::Tensor& tensor) { return tensor.to(device_); });
   SkipTracker skips;
-  const AutocastGuard precision(at::kCPU, TypeOf(autocast_));
+  const AutocastGuard precision(device_.type(), TypeOf(autocast_));
   for (size_t i = 0; i < layers_.size(); ++i) {
     KeyedRandom random(seed_, StepId(step_), MicroBatchIndex(micro_batch), LayerIndex(static_cast<int32_t>(i)));
     values = RunLayer(
@@ -127,8 +139,8 @@ double PlainReference::Contribute(const Inputs& inputs, const at::Tensor& target
 
 at::Tensor PlainReference::WeightedLoss(const Batch& outputs, const at::Tensor& target, double total) const {
   const double share = total == 0 ? 0 : loss_->Counted(target, {}) / total;
-  const AutocastGuard precision(at::kCPU, TypeOf(autocast_));
-  return loss_->Mean(outputs.TensorAt(0), target, {}).mul(share);
+  const AutocastGuard precision(device_.type(), TypeOf(autocast_));
+  return loss_->Mean(outputs.TensorAt(0), target.to(device_), {}).mul(share);
 }
 
 double PlainReference::Evaluate(const Inputs& inputs, const at::Tensor& target, int m) const {
@@ -173,7 +185,9 @@ PlainReference::StepResult PlainReference::Step(std::optional<double> learning_r
   StepResult result;
   result.loss = std::numeric_limits<double>::quiet_NaN();
   SumTies();
-  result.gradient_norm = GlobalNorm(GradientNorms(parameters_));
+  std::vector<at::Tensor> norms = GradientNorms(parameters_);
+  for (at::Tensor& norm : norms) norm = norm.cpu();  // a pipeline adds up those of all devices on the host
+  result.gradient_norm = GlobalNorm(norms);
   result.learning_rate = learning_rate.value_or(LearningRate(optimizer_spec_, step_));
   result.applied = loss_finite_ && std::isfinite(result.gradient_norm);
   if (result.applied) {

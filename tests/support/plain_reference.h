@@ -2,6 +2,8 @@
 
 // The plain training loop to compare pipelines with: one thread, no stages, no schedule, LibTorch's own autograd.
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,6 +25,7 @@ struct PlainSpec {
   LossSpec loss;
   OptimizerSpec optimizer;
   uint64_t seed = 0;
+  c10::Device device = c10::kCPU;  // where it computes
 };
 
 // Holds all layers of a model and trains it as a plain loop does: micro-batches one after the other, each forward
@@ -84,6 +87,7 @@ class PlainReference {
   int64_t step() const { return step_; }
 
  private:
+  void PlaceLayers() const;
   Batch RunLayers(Batch values, bool training, int micro_batch) const;
   at::Tensor WeightedLoss(const Batch& outputs, const at::Tensor& target, double total) const;
   at::Tensor SumOfUses(const TieGroup& tie) const;
@@ -93,6 +97,7 @@ class PlainReference {
 
   const OptimizerSpec optimizer_spec_;
   const uint64_t seed_;
+  const c10::Device device_;
   std::vector<NamedLayer> layers_;
   std::unique_ptr<Loss> loss_;  // null without a loss
   const std::string autocast_;

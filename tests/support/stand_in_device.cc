@@ -14,6 +14,7 @@
 #include <torch/library.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -165,7 +166,10 @@ class HostCall {
   std::vector<Lent> lent_;
 };
 
+std::atomic<int64_t> host_waits = 0;
+
 void RunOnHost(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  if (op.schema().name() == "aten::_local_scalar_dense") ++host_waits;
   HostCall call;
   const auto arguments = static_cast<std::ptrdiff_t>(op.schema().arguments().size());
   for (auto value = stack->end() - arguments; value != stack->end(); ++value) *value = call.Argument(std::move(*value));
@@ -193,7 +197,8 @@ at::Tensor EmptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optio
 }
 
 // The one operator for which tensors may stand on two devices.
-at::Tensor CopyFrom(const at::Tensor& source, const at::Tensor& target, bool) {
+at::Tensor CopyFrom(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
+  if (!non_blocking && (source.is_cpu() || target.is_cpu())) ++host_waits;
   const at::AutoDispatchBelowADInplaceOrView below;
   OnHost(target).copy_(OnHost(source));
   return target;
@@ -299,6 +304,8 @@ class BackwardHere {
 };
 
 }  // namespace
+
+int64_t HostWaits() { return host_waits; }
 
 StandInStreams::StandInStreams(int index, StreamLog* log)
     : FakeStreams("cuda" + std::to_string(index), log), device_(kType, static_cast<c10::DeviceIndex>(index)) {}

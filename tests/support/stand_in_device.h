@@ -14,6 +14,10 @@ namespace penstock::testing {
 
 inline constexpr int kStandInDevices = 2;
 
+// How often an operator has made the host wait for a device: to read one number, or to copy between the two and not let
+// it go on.
+int64_t HostWaits();
+
 // The streams of one of them. What RunOn launches runs with the device current and backward passes stay on the thread,
 // as on hardware.
 class StandInStreams : public FakeStreams {

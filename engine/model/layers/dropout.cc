@@ -33,9 +33,8 @@ at::Tensor Dropout(const at::Tensor& input, double p, const LayerContext& contex
   if (!context.training || p == 0) return input;
   PENSTOCK_CHECK(context.random != nullptr);
   const double keep = 1 - p;
-  // Drawn on the CPU wherever the input is, so that a device draws what the others would.
-  at::Tensor mask =
-      at::empty_like(input, at::TensorOptions().device(at::kCPU)).bernoulli_(keep, context.random->Next());
+  const Draw draw = context.random->NextFor(input.device());
+  at::Tensor mask = at::empty_like(input, at::TensorOptions().device(draw.device)).bernoulli_(keep, draw.generator);
   if (keep > 0) mask.div_(keep);
   return input.mul(mask.to(input.device()));
 }

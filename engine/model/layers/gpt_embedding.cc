@@ -29,10 +29,11 @@ class GptEmbeddingLayer : public Layer {
 
   Batch Forward(const Batch& inputs, const LayerContext& context) override {
     const at::Tensor& tokens = OnlyInput(inputs, kKind);
-    if (!context.recomputing) Check(tokens);
+    if (!context.recomputing && !context.values_checked) Check(tokens);
     const at::Tensor embedded = at::embedding(token_, tokens).add(position_.narrow(0, 0, tokens.size(1)));
     return {Dropout(embedded, dropout_, context)};
   }
+  void CheckValues(const Batch& inputs) const override { Check(OnlyInput(inputs, kKind)); }
   std::vector<TensorSignature> InputSignature() const override { return {{"tokens", DataType::kInt64, {-1, -1}}}; }
   int64_t LargestOpenDimension() const override { return sequence_; }
   std::vector<TensorSignature> OutputSignature() const override { return {{"output", float_type(), {-1, -1, width_}}}; }

@@ -31,7 +31,11 @@ class SequentialLayer : public Layer {
     SkipTracker inside;
     for (const auto& [name, skip] : pops_) inside.Put(skip, Outside(context).Pop(name));
     Batch values = inputs;
-    for (const NamedLayer& inner : layers_) values = RunLayer(inner, values, context, inside);
+    LayerContext of_inner = context;
+    for (const NamedLayer& inner : layers_) {
+      values = RunLayer(inner, values, of_inner, inside);
+      of_inner.values_checked = false;
+    }
     for (const auto& [name, skip] : stashes_) {
       std::optional<Value> value = inside.Take(skip);
       PENSTOCK_CHECK(value.has_value());  // RunLayer has seen that the layer stashed it
@@ -39,6 +43,8 @@ class SequentialLayer : public Layer {
     }
     return values;
   }
+
+  void CheckValues(const Batch& inputs) const override { layers_.front().layer->CheckValues(inputs); }
 
   void Cast(at::ScalarType type) override {
     for (const NamedLayer& inner : layers_) inner.layer->Cast(type);

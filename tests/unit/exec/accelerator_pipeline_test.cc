@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -337,6 +338,55 @@ TEST_F(AcceleratorPipeline, RestoresEveryCopyOfATiedWeight) {
   const Rows rows = NewRows();
   for (Pipeline* one : {trained.get(), restored.get()}) ASSERT_TRUE(one->TrainStep(RequestOf(*one, rows), {}).ok());
   ExpectEqual(restored->ExportState(true).value(), trained->ExportState(true).value());
+}
+
+// But for the norms, which each stage waits for by an event.
+TEST_F(AcceleratorPipeline, NoOperatorOfAStepMakesTheHostWait) {
+  const auto n = [](int64_t value) { return value; };
+  const PipelineSpec spec =
+      ModelSpecOf("gpt", {{"blocks", n(2)}, {"width", n(8)}, {"heads", n(2)}, {"sequence", n(4)}, {"vocab", n(5)}},
+                  "cross_entropy");
+  auto pipeline = Make(spec);
+  ASSERT_NE(pipeline, nullptr);
+  const Rows rows{at::randint(5, {8, 4}, at::kLong), at::randint(5, {8, 4}, at::kLong)};
+  ContributionRequest request = RequestOf(*pipeline, rows);
+  request.outputs = {pipeline->signature().outputs[0].name};
+  const int64_t before = testing::HostWaits();
+  const auto outcome = pipeline->TrainStep(std::move(request), {});
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(testing::HostWaits(), before);
+  EXPECT_TRUE(outcome->outputs[0].value.tensor()->is_cpu());
+}
+
+// Whoever has them on the host looks at them there; behind a cut, the layer itself does.
+TEST_F(AcceleratorPipeline, TokensBeyondTheVocabularyAreRefusedWhereverTheyStand) {
+  const auto n = [](int64_t value) { return value; };
+  PipelineSpec spec =
+      ModelSpecOf("gpt", {{"blocks", n(2)}, {"width", n(8)}, {"heads", n(2)}, {"sequence", n(4)}, {"vocab", n(5)}},
+                  "cross_entropy");
+  const LayerSpec first = ExpandModel(spec.model)->front();
+  for (const bool nested : {false, true}) {
+    for (const bool behind : {false, true}) {
+      PipelineSpec one = spec;
+      one.model.name.clear();
+      one.model.layers = *ExpandModel(spec.model);
+      if (nested) {
+        one.model.layers[0] = {"sequential", "nested", {}};
+        one.model.layers[0].layers = {first};
+        if (behind) one.model.layers[0].layers.insert(one.model.layers[0].layers.begin(), {"identity", "before", {}});
+      } else if (behind) {
+        one.model.layers.insert(one.model.layers.begin(), {"identity", "before", {}});
+        one.cut.balance = {1, 4};
+      }
+      one.model.options.clear();
+      auto pipeline = Make(one);
+      ASSERT_NE(pipeline, nullptr);
+      const Rows rows{at::full({8, 4}, 5, at::kLong), at::randint(5, {8, 4}, at::kLong)};
+      const absl::Status status = pipeline->TrainStep(RequestOf(*pipeline, rows), {}).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("must lie in [0, 4], got 5")) << nested << behind;
+    }
+  }
 }
 
 TEST_F(AcceleratorPipeline, ChoosesItsOwnCutByMeasuringOnTheDevices) {
