@@ -33,6 +33,7 @@
 #include "proto/message_json.h"
 #include "server/api_server.h"
 #include "server/api_services.h"
+#include "server/audit/audit_log.h"
 #include "server/credential_files.h"
 #include "server/folder_checks.h"
 #include "server/http/http_server.h"
@@ -110,7 +111,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
     PENSTOCK_RETURN_IF_ERROR(ParseListenAddress(options.metrics_listen, "--metrics-listen").status());
   }
   if (!options.admin_listen.empty()) {
-    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options.admin_listen, options.insecure));
+    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options.admin_listen));
   }
   PENSTOCK_RETURN_IF_ERROR(CheckTracing(options));
   PENSTOCK_RETURN_IF_ERROR(CheckFolders(options));
@@ -126,7 +127,8 @@ class Daemon::Parts {
 
   absl::Status Start() {
     PENSTOCK_RETURN_IF_ERROR(OpenState());
-    PENSTOCK_ASSIGN_OR_RETURN(credentials_, CredentialFiles::Open(options_, clock_));
+    PENSTOCK_ASSIGN_OR_RETURN(credentials_, CredentialFiles::Open(options_, clock_, &registry_.server()));
+    PENSTOCK_RETURN_IF_ERROR(OpenAuditLog());
     PENSTOCK_ASSIGN_OR_RETURN(tracing_, RequestTracing::Create(options_, epoch_, clock_));
     PENSTOCK_RETURN_IF_ERROR(OpenDevices());
     PENSTOCK_RETURN_IF_ERROR(OpenMemory());
@@ -171,6 +173,15 @@ class Daemon::Parts {
     checkpoint_quota_ = std::make_unique<CheckpointQuota>(limit > 0 ? limit : DiskBytes(options_.state_dir) / 2);
     PENSTOCK_ASSIGN_OR_RETURN(
         checkpoints_, CheckpointStore::Open(RealFileSystem(), clock_, options_.state_dir, checkpoint_quota_.get()));
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenAuditLog() {
+    if (options_.audit_log.empty()) return absl::OkStatus();
+    PENSTOCK_ASSIGN_OR_RETURN(audit_, AuditLog::Open({.path = options_.audit_log,
+                                                      .max_bytes = options_.audit_log_bytes,
+                                                      .old_files = static_cast<int>(options_.audit_log_files)},
+                                                     &registry_.server()));
     return absl::OkStatus();
   }
 
@@ -318,7 +329,8 @@ class Daemon::Parts {
   std::shared_ptr<grpc::ServerCredentials> ApiCredentials() {
     if (credentials_.certificates == nullptr) return nullptr;
     credentials_.followed->Start();
-    return MakeTlsCredentials(credentials_.certificates, credentials_.authenticator.get(), &registry_.server());
+    return MakeTlsCredentials(credentials_.certificates, credentials_.authenticator.get(), &registry_.server(),
+                              audit_.get());
   }
 
   absl::Status Listen() {
@@ -327,7 +339,8 @@ class Daemon::Parts {
                                                        .credentials = ApiCredentials(),
                                                        .max_message_bytes = options_.max_message_bytes,
                                                        .memory_bytes = options_.grpc_memory_bytes,
-                                                       .tracer = &tracing_->tracer()},
+                                                       .tracer = &tracing_->tracer(),
+                                                       .audit = audit_.get()},
                                                       services_->all(), &registry_.server(), clock_));
     if (!options_.health_listen.empty()) {
       PENSTOCK_ASSIGN_OR_RETURN(health_port_,
@@ -345,12 +358,9 @@ class Daemon::Parts {
                                                           }));
     }
     if (options_.admin_listen.empty()) return absl::OkStatus();
-    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options_.admin_listen, options_.insecure));
-    PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(options_.admin_listen, "--admin-listen"));
-    StatusSources sources = Sources();
-    sources.may_change = address.IsLoopback();
+    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options_.admin_listen));
     PENSTOCK_ASSIGN_OR_RETURN(admin_pages_, HttpServer::Create(options_.admin_listen, "--admin-listen",
-                                                               [sources](const HttpRequest& request) {
+                                                               [sources = Sources()](const HttpRequest& request) {
                                                                  return RespondStatus(sources, request);
                                                                }));
     admin_address_ = admin_pages_->address().ToString();
@@ -444,6 +454,7 @@ class Daemon::Parts {
   std::unique_ptr<CheckpointQuota> checkpoint_quota_;
   std::unique_ptr<CheckpointStore> checkpoints_;
   MetricsRegistry registry_;
+  std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<RequestTracing> tracing_;
   std::unique_ptr<DevicePool> devices_;
   std::unique_ptr<MemoryClaims> memory_;
