@@ -6,8 +6,9 @@
 #
 # FOLDER gets ca.crt, server.crt, server.key, and CLIENT.crt, CLIENT.key; what is there stays. More names of the daemon:
 # DEV_CERTS_SERVER="DNS:penstock.example.org,IP:192.0.2.1". Days that they are valid: DEV_CERTS_DAYS, 30.
+# DEV_CERTS_READERS=all: every user may read ca.crt, server.crt and server.key, for a daemon in a container that runs as another user.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 command -v openssl >/dev/null || { echo "dev_certs: openssl is missing: apt-get install openssl" >&2; exit 1; }
 folder="$1"
 shift
@@ -41,3 +42,7 @@ for client in "$@"; do
     { echo "dev_certs: a client is called [a-z][a-z0-9-]*, and not ca or server, got $client" >&2; exit 2; }
   issue "$client" "URI:spiffe://penstock/$client" clientAuth
 done
+if [ "${DEV_CERTS_READERS:-}" = all ]; then
+  chmod a+rx .
+  chmod a+r ca.crt server.crt server.key
+fi

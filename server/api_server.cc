@@ -12,8 +12,8 @@
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 #include "server/http/listen_address.h"
+#include "server/rpc/call_followers.h"
 #include "server/rpc/call_metrics.h"
-#include "server/rpc/call_tracing.h"
 
 namespace penstock {
 namespace {
@@ -89,7 +89,9 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Create(const Options& opti
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
   interceptors.push_back(std::make_unique<CallMetricsFactory>(metrics, clock));
-  if (options.tracer != nullptr) interceptors.push_back(std::make_unique<CallTracingFactory>(options.tracer));
+  if (options.tracer != nullptr || options.audit != nullptr) {
+    interceptors.push_back(std::make_unique<CallFollowersFactory>(options.tracer, options.audit, clock));
+  }
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
 
   std::optional<OwnerOnly> owner_only;

@@ -16,6 +16,7 @@
 
 namespace penstock {
 
+class AuditLog;
 class Tracer;
 
 // Checks an address for gRPC: HOST:PORT or unix:PATH, on this host unless `insecure`.
@@ -42,6 +43,7 @@ class ApiServer {
     int64_t max_message_bytes = 0;
     int64_t memory_bytes = 0;
     const Tracer* tracer = nullptr;  // null: no call is traced; outlives the server
+    AuditLog* audit = nullptr;       // null: none; outlives the server
   };
 
   static absl::StatusOr<std::unique_ptr<ApiServer>> Create(const Options& options,

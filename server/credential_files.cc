@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "server/http/listen_address.h"
 
 namespace penstock {
 namespace {
@@ -34,21 +35,36 @@ absl::Status CheckTls(const DaemonOptions& options) {
   return absl::OkStatus();
 }
 
+// Of an address that was checked.
+bool IsOnThisHost(const std::string& listen) {
+  if (absl::StartsWith(listen, "unix:")) return true;
+  const absl::StatusOr<ListenAddress> address = ParseListenAddress(listen, "--listen");
+  return address.ok() && address->IsLoopback();
+}
+
 }  // namespace
 
-absl::StatusOr<CredentialFiles> CredentialFiles::Open(const DaemonOptions& options, Clock* clock) {
+absl::StatusOr<CredentialFiles> CredentialFiles::Open(const DaemonOptions& options, Clock* clock,
+                                                      ServerMetrics* metrics) {
   PENSTOCK_RETURN_IF_ERROR(CheckTls(options));
   CredentialFiles files;
-  files.followed = std::make_unique<FollowedFiles>(clock);
+  files.followed = std::make_unique<FollowedFiles>(clock, [metrics] {
+    if (metrics != nullptr) metrics->credential_files_refused.Add(1);
+  });
   Authenticator::Options who;
   if (!options.tls_cert.empty()) {
-    PENSTOCK_ASSIGN_OR_RETURN(files.certificates, CertificateFiles::Create({.certificate = options.tls_cert,
-                                                                            .key = options.tls_key,
-                                                                            .client_ca = options.tls_client_ca},
-                                                                           files.followed.get(), clock));
+    PENSTOCK_ASSIGN_OR_RETURN(
+        files.certificates,
+        CertificateFiles::Create(
+            {.certificate = options.tls_cert, .key = options.tls_key, .client_ca = options.tls_client_ca},
+            files.followed.get(), clock, [metrics](absl::Time end) {
+              if (metrics != nullptr) metrics->certificate_end.Set(absl::ToDoubleSeconds(end - absl::UnixEpoch()));
+            }));
     who.identity_map = options.identity_map;
     who.token_file = options.token_file;
     who.anyone.role = Role::kViewer;  // in plaintext there is only the health port then
+  } else if (!IsOnThisHost(options.listen)) {
+    who.anyone.role = Role::kInfer;
   }
   PENSTOCK_ASSIGN_OR_RETURN(files.authenticator, Authenticator::Create(who, files.followed.get(), clock));
   return files;

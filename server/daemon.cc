@@ -34,6 +34,7 @@
 #include "proto/message_json.h"
 #include "server/api_server.h"
 #include "server/api_services.h"
+#include "server/audit/audit_log.h"
 #include "server/credential_files.h"
 #include "server/folder_checks.h"
 #include "server/http/http_server.h"
@@ -115,7 +116,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
     PENSTOCK_RETURN_IF_ERROR(ParseListenAddress(options.metrics_listen, "--metrics-listen").status());
   }
   if (!options.admin_listen.empty()) {
-    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options.admin_listen, options.insecure));
+    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options.admin_listen));
   }
   PENSTOCK_RETURN_IF_ERROR(CheckTracing(options));
   PENSTOCK_RETURN_IF_ERROR(CheckFolders(options));
@@ -131,7 +132,8 @@ class Daemon::Parts {
 
   absl::Status Start(const std::function<bool()>& interrupted) {
     PENSTOCK_RETURN_IF_ERROR(OpenState());
-    PENSTOCK_ASSIGN_OR_RETURN(credentials_, CredentialFiles::Open(options_, clock_));
+    PENSTOCK_ASSIGN_OR_RETURN(credentials_, CredentialFiles::Open(options_, clock_, &registry_.server()));
+    PENSTOCK_RETURN_IF_ERROR(OpenAuditLog());
     PENSTOCK_ASSIGN_OR_RETURN(tracing_, RequestTracing::Create(options_, epoch_, clock_));
     PENSTOCK_RETURN_IF_ERROR(OpenDevices());
     PENSTOCK_RETURN_IF_ERROR(OpenMemory());
@@ -190,6 +192,15 @@ class Daemon::Parts {
       if (interrupted == nullptr || !interrupted()) continue;
       return absl::CancelledError("interrupted while the calls of the journal were made again");
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenAuditLog() {
+    if (options_.audit_log.empty()) return absl::OkStatus();
+    PENSTOCK_ASSIGN_OR_RETURN(audit_, AuditLog::Open({.path = options_.audit_log,
+                                                      .max_bytes = options_.audit_log_bytes,
+                                                      .old_files = static_cast<int>(options_.audit_log_files)},
+                                                     &registry_.server()));
     return absl::OkStatus();
   }
 
@@ -341,7 +352,8 @@ class Daemon::Parts {
   std::shared_ptr<grpc::ServerCredentials> ApiCredentials() {
     if (credentials_.certificates == nullptr) return nullptr;
     credentials_.followed->Start();
-    return MakeTlsCredentials(credentials_.certificates, credentials_.authenticator.get(), &registry_.server());
+    return MakeTlsCredentials(credentials_.certificates, credentials_.authenticator.get(), &registry_.server(),
+                              audit_.get());
   }
 
   absl::Status Listen() {
@@ -350,7 +362,8 @@ class Daemon::Parts {
                                                        .credentials = ApiCredentials(),
                                                        .max_message_bytes = options_.max_message_bytes,
                                                        .memory_bytes = options_.grpc_memory_bytes,
-                                                       .tracer = &tracing_->tracer()},
+                                                       .tracer = &tracing_->tracer(),
+                                                       .audit = audit_.get()},
                                                       services_->all(), &registry_.server(), clock_));
     if (!options_.health_listen.empty()) {
       PENSTOCK_ASSIGN_OR_RETURN(health_port_,
@@ -368,12 +381,9 @@ class Daemon::Parts {
                                                           }));
     }
     if (options_.admin_listen.empty()) return absl::OkStatus();
-    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options_.admin_listen, options_.insecure));
-    PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(options_.admin_listen, "--admin-listen"));
-    StatusSources sources = Sources();
-    sources.may_change = address.IsLoopback();
+    PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options_.admin_listen));
     PENSTOCK_ASSIGN_OR_RETURN(admin_pages_, HttpServer::Create(options_.admin_listen, "--admin-listen",
-                                                               [sources](const HttpRequest& request) {
+                                                               [sources = Sources()](const HttpRequest& request) {
                                                                  return RespondStatus(sources, request);
                                                                }));
     admin_address_ = admin_pages_->address().ToString();
@@ -468,6 +478,7 @@ class Daemon::Parts {
   std::unique_ptr<CheckpointStore> checkpoints_;
   std::unique_ptr<Journals> journals_;  // null: off
   MetricsRegistry registry_;
+  std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<RequestTracing> tracing_;
   std::unique_ptr<DevicePool> devices_;
   std::unique_ptr<MemoryClaims> memory_;

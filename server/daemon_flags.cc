@@ -148,7 +148,8 @@ const std::vector<DaemonFlag>& DaemonFlags() {
   using O = DaemonOptions;
   static const auto* table = new std::vector<Flag>{
       Text("listen", "127.0.0.1:8470", "Address of the API: HOST:PORT (port 0: any free one) or unix:PATH", &O::listen),
-      {"insecure", "switch", "false", "Allow plaintext on an address that is not loopback", false,
+      {"insecure", "switch", "false",
+       "Allow plaintext on an address that is not loopback; everybody there may see and infer, no more", false,
        [](const Values& values, const std::string& field, O* options) {
          return SetBool(values, field, &options->insecure);
        }},
@@ -168,13 +169,18 @@ const std::vector<DaemonFlag>& DaemonFlags() {
       Text("token-file", "",
            "File of bearer tokens, one line each: SHA-256, identity and, if it ends, when (RFC 3339); unset: none",
            &O::token_file),
+      Text("audit-log", "",
+           "File to which each call that changes something, or was refused, is added as a line of JSON; unset: none",
+           &O::audit_log),
+      Bytes("audit-log-bytes", "64MiB", 4 << 10, kHuge,
+            "Size at which it is renamed to FILE.1, that to FILE.2 and so on, and begun anew", &O::audit_log_bytes),
+      Count("audit-log-files", 8, 0, 1000, "Renamed ones that are kept; older ones are deleted", &O::audit_log_files),
       Text("health-listen", "off",
            "Address of a second port that answers grpc.health.v1 and nothing else, in plaintext, for probes: HOST:PORT",
            &O::health_listen),
       Text("metrics-listen", "127.0.0.1:8473", "Address of /metrics, /healthz and /readyz; empty or off: none",
            &O::metrics_listen),
-      Text("admin-listen", "127.0.0.1:8474",
-           "Address of the status pages for people; not loopback: only with --insecure; empty or off: none",
+      Text("admin-listen", "127.0.0.1:8474", "Address of the status pages for people, on loopback; empty or off: none",
            &O::admin_listen),
       Text("state-dir", "",
            "Folder for checkpoints and the epoch; default: $XDG_STATE_HOME/penstock or ~/.local/state/penstock",

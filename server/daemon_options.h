@@ -19,11 +19,14 @@ namespace penstock {
 struct DaemonOptions {
   std::string listen;
   bool insecure = false;
-  std::string tls_cert;        // empty: plaintext, and nobody is asked who he is
-  std::string tls_key;         // with tls_cert
-  std::string tls_client_ca;   // empty: no client certificates
-  std::string identity_map;    // with tls_cert
-  std::string token_file;      // empty: no tokens
+  std::string tls_cert;       // empty: plaintext, and nobody is asked who he is
+  std::string tls_key;        // with tls_cert
+  std::string tls_client_ca;  // empty: no client certificates
+  std::string identity_map;   // with tls_cert
+  std::string token_file;     // empty: no tokens
+  std::string audit_log;      // empty: none
+  int64_t audit_log_bytes = 0;
+  int64_t audit_log_files = 0;
   std::string health_listen;   // empty: off
   std::string metrics_listen;  // empty: off
   std::string admin_listen;    // empty: off

@@ -96,10 +96,11 @@ CommandOutputs DescribeForPrograms(const ServiceEnvironment& environment) {
   return outputs;
 }
 
-absl::Status CheckAdminAddress(const std::string& listen, bool insecure) {
+absl::Status CheckAdminAddress(const std::string& listen) {
   PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(listen, "--admin-listen"));
-  if (address.IsLoopback() || insecure) return absl::OkStatus();
-  return InvalidField("--admin-listen", "shows everything to everybody beyond this host and needs --insecure", listen);
+  if (address.IsLoopback()) return absl::OkStatus();
+  return InvalidField("--admin-listen", "must be an address of this host alone: the pages ask nobody who he is",
+                      listen);
 }
 
 std::vector<SettingRow> DescribeSettings(const DaemonOptions& options) {

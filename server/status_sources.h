@@ -15,9 +15,9 @@
 
 namespace penstock {
 
-// Fails:     FIELD_INVALID for an address that can't be read, or that others than this host could reach while
-//            `insecure` is not set: the pages ask nobody who they are.
-absl::Status CheckAdminAddress(const std::string& listen, bool insecure);
+// Fails:     FIELD_INVALID for an address that can't be read, or that others than this host could reach: the pages
+//            ask nobody who he is.
+absl::Status CheckAdminAddress(const std::string& listen);
 
 std::vector<SettingRow> DescribeSettings(const DaemonOptions& options);
 // By name. Those that are being made or deleted too.

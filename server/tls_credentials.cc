@@ -11,11 +11,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
 #include "engine/observe/metrics.h"
 #include "server/identity/authenticator.h"
 #include "server/identity/certificate_files.h"
+#include "server/rpc/audit_note.h"
+#include "server/rpc/call_metrics.h"
 
 namespace penstock {
 namespace {
@@ -56,8 +59,8 @@ class Fetcher {
 // Looks at a call's headers before its message is read, on the thread that has read them.
 class CoarseGate {
  public:
-  CoarseGate(const Authenticator* authenticator, ServerMetrics* metrics)
-      : authenticator_(authenticator), metrics_(metrics) {}
+  CoarseGate(const Authenticator* authenticator, ServerMetrics* metrics, AuditLog* audit)
+      : authenticator_(authenticator), metrics_(metrics), audit_(audit) {}
 
   static void Process(void* self, grpc_auth_context* peer, const grpc_metadata* headers, size_t count,
                       grpc_process_auth_metadata_done_cb done, void* data) {
@@ -90,17 +93,23 @@ class CoarseGate {
     MethodMetrics& method = metrics_->MethodOf(path);
     method.started.Add(1);
     method.Handled(static_cast<int>(known.code()), 0);
+    CountDenial(ReasonOf(known), metrics_);
+    if (audit_ != nullptr) {
+      // The core does not say where the call comes from.
+      AuditNote(audit_, RealClock(), path, "").Finish(static_cast<int>(known.code()), ReasonOf(known));
+    }
     return known;
   }
 
   const Authenticator* const authenticator_;
   ServerMetrics* const metrics_;
+  AuditLog* const audit_;  // null: none
 };
 
 class TlsCredentials final : public grpc::ServerCredentials {
  public:
   TlsCredentials(std::shared_ptr<const CertificateFiles> certificates, const Authenticator* authenticator,
-                 ServerMetrics* metrics)
+                 ServerMetrics* metrics, AuditLog* audit)
       : fetcher_(std::move(certificates)) {
     grpc_ssl_server_credentials_options* options = grpc_ssl_server_credentials_create_options_using_config_fetcher(
         fetcher_.asks_clients() ? GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY
@@ -108,7 +117,7 @@ class TlsCredentials final : public grpc::ServerCredentials {
         &Fetcher::Fetch, &fetcher_);
     credentials_ = grpc_ssl_server_credentials_create_with_options(options);
     grpc_server_credentials_set_auth_metadata_processor(
-        credentials_, {&CoarseGate::Process, &CoarseGate::Destroy, new CoarseGate(authenticator, metrics)});
+        credentials_, {&CoarseGate::Process, &CoarseGate::Destroy, new CoarseGate(authenticator, metrics, audit)});
   }
   ~TlsCredentials() override { grpc_server_credentials_release(credentials_); }
 
@@ -126,9 +135,9 @@ class TlsCredentials final : public grpc::ServerCredentials {
 }  // namespace
 
 std::shared_ptr<grpc::ServerCredentials> MakeTlsCredentials(std::shared_ptr<const CertificateFiles> certificates,
-                                                            const Authenticator* authenticator,
-                                                            ServerMetrics* metrics) {
-  return std::make_shared<TlsCredentials>(std::move(certificates), authenticator, metrics);
+                                                            const Authenticator* authenticator, ServerMetrics* metrics,
+                                                            AuditLog* audit) {
+  return std::make_shared<TlsCredentials>(std::move(certificates), authenticator, metrics, audit);
 }
 
 }  // namespace penstock

@@ -8,6 +8,7 @@
 
 namespace penstock {
 
+class AuditLog;
 class Authenticator;
 class CertificateFiles;
 class ServerMetrics;
@@ -19,9 +20,11 @@ class ServerMetrics;
 //            credential, or one that nobody knows, end before their message is read: else strangers could fill the
 //            memory. Their status has a code and a message only, which begins with the reason. All else is asked at the
 //            method's gate, an expired credential too.
-// Owns:      shares of the certificates. Authenticator and metrics outlive it, and it the server.
+// Owns:      shares of the certificates. Authenticator, metrics and the audit log (or null) outlive it, and it the
+//            server.
 // Threads:   gRPC's.
 std::shared_ptr<grpc::ServerCredentials> MakeTlsCredentials(std::shared_ptr<const CertificateFiles> certificates,
-                                                            const Authenticator* authenticator, ServerMetrics* metrics);
+                                                            const Authenticator* authenticator, ServerMetrics* metrics,
+                                                            AuditLog* audit = nullptr);
 
 }  // namespace penstock

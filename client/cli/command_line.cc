@@ -41,6 +41,21 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& options, std::string& dump) 
   app.add_option("--caller", options.caller, "Name under which handles and quotas are kept")
       ->envname("PENSTOCK_CALLER")
       ->type_name("NAME");
+  CredentialPaths& files = options.credentials;
+  app.add_option("--tls-ca", files.tls_ca,
+                 "Certificates as PEM that sign the daemon's; any of these four means TLS (without this one: the "
+                 "machine's authorities)")
+      ->envname("PENSTOCK_TLS_CA")
+      ->type_name("FILE");
+  app.add_option("--tls-cert", files.tls_cert, "Certificate as PEM that says who you are")
+      ->envname("PENSTOCK_TLS_CERT")
+      ->type_name("FILE");
+  app.add_option("--tls-key", files.tls_key, "Its private key as PEM, without a password")
+      ->envname("PENSTOCK_TLS_KEY")
+      ->type_name("FILE");
+  app.add_option("--token-file", files.token_file, "File with the bearer token that says who you are")
+      ->envname("PENSTOCK_TOKEN_FILE")
+      ->type_name("FILE");
   const std::vector<std::pair<std::string, OutputFormat>> formats = {{"table", OutputFormat::kTable},
                                                                      {"wide", OutputFormat::kWide},
                                                                      {"json", OutputFormat::kJson},
@@ -173,11 +188,13 @@ int RunChosen(const CommandTable& table, const GlobalOptions& options, const Com
   absl::Status status;
   const absl::Status guarded = Guarded("the command", [&] { status = table.chosen()(session); });
   if (!guarded.ok()) {
-    *world.err << ErrorText(CommandWords(*table.chosen_command()), guarded, options.server) << std::flush;
+    *world.err << ErrorText(CommandWords(*table.chosen_command()), guarded, options.server, options.credentials.any())
+               << std::flush;
     return static_cast<int>(ExitCode::kFailure);  // whatever its reason means of the daemon
   }
   if (!status.ok()) {
-    *world.err << ErrorText(CommandWords(*table.chosen_command()), status, options.server) << std::flush;
+    *world.err << ErrorText(CommandWords(*table.chosen_command()), status, options.server, options.credentials.any())
+               << std::flush;
     return ExitCodeOf(status, options.grpc_exit_codes);
   }
   if (session.unstable()) {
@@ -232,7 +249,8 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
   }
   if (const absl::Status files = ApplyFiles(app, world.setting_files, &options.settings, &options.timeout_given);
       !files.ok()) {
-    *world.err << ErrorText(CommandWords(*table.chosen_command()), files, options.server) << std::flush;
+    *world.err << ErrorText(CommandWords(*table.chosen_command()), files, options.server, options.credentials.any())
+               << std::flush;
     return ExitCodeOf(files, options.grpc_exit_codes);
   }
   return RunChosen(table, options, world, line_options.handle_interrupts);

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "client/cli/connection_fault.h"
 #include "client/lib/call_error.h"
 #include "engine/base/error.h"
 
@@ -52,6 +53,10 @@ constexpr auto kReasonHints = std::to_array<Hint>({
     {"STARTING", "wait for it: penstock health --wait 60"},
     {"DRAINING", "the daemon is shutting down; wait for the next one"},
     {"REQUEST_ID_REUSED", "this --request-id belongs to another request"},
+    {"CREDENTIAL_MISSING", "say who you are: --tls-cert with --tls-key, or --token-file"},
+    {"CREDENTIAL_INVALID", "ask the operator for a line in the daemon's identity map, or for a token that it knows"},
+    {"CREDENTIAL_EXPIRED", "get a new certificate or token"},
+    {"ROLE_MISSING", "ask the operator for the role, or for a pattern that names the pipeline, in the identity map"},
     {"BUG", "report it with the incident id, which the daemon's log repeats"},
 });
 
@@ -78,7 +83,7 @@ std::string_view HintFor(std::string_view command, const absl::Status& status) {
 
 }  // namespace
 
-std::string ErrorText(std::string_view command, const absl::Status& status, std::string_view server) {
+std::string ErrorText(std::string_view command, const absl::Status& status, std::string_view server, bool tls) {
   const std::string reason = ReasonOf(status);
   std::map<std::string, std::string> values = ValuesOf(status);
   const std::string request_id = values["request_id"];
@@ -87,9 +92,9 @@ std::string ErrorText(std::string_view command, const absl::Status& status, std:
   if (!values.contains("violations[1]")) values.erase("violations[0]");
   std::string text = "penstock: " + std::string(command) + " failed: ";
   if (IsTransportFailure(status)) {
-    text += "no daemon answers at " + std::string(server) + "\n  why: " + absl::StatusCodeToString(status.code()) +
-            ": " + std::string(status.message()) +
-            "\n  do:  start penstockd, or name its address with --server or PENSTOCK_SERVER\n";
+    const ConnectionFault fault = FaultOf(status, server, tls);
+    text += fault.what + "\n  why: " + absl::StatusCodeToString(status.code()) + ": " + std::string(status.message()) +
+            "\n  do:  " + std::string(fault.hint) + "\n";
   } else {
     text += std::string(status.message()) + "\n";
     if (reason != "USAGE") {

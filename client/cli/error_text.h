@@ -10,6 +10,6 @@
 namespace penstock {
 
 // What failed, why (code and reason), the named values, what to do, and the request_id. Several lines.
-std::string ErrorText(std::string_view command, const absl::Status& status, std::string_view server);
+std::string ErrorText(std::string_view command, const absl::Status& status, std::string_view server, bool tls = false);
 
 }  // namespace penstock

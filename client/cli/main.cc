@@ -40,6 +40,8 @@ int main(int argc, char** argv) {
   penstock::Interrupt::BlockSignals();
   // Between calls gRPC looks after a connection that is being made only every 5 s; a starting daemon is ready sooner.
   setenv("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "100", /*overwrite=*/0);
+  // Errors are told by the commands; gRPC would write a line of its own for each attempt.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   // One reference that is never given back: without it, the last channel's end may stall the exit for seconds.
   grpc_init();
   std::ios::sync_with_stdio(false);

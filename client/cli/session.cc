@@ -19,6 +19,7 @@ absl::StatusOr<std::unique_ptr<PipelineClient>> Session::NewClient(absl::Duratio
   ClientOptions options;
   options.address = options_.server;
   options.caller = options_.caller;
+  options.credentials = options_.credentials;
   options.traceparent = world_.traceparent;
   options.call_deadline = absl::Seconds(options_.timeout_seconds);
   if (options_.timeout_given && !endless_) options.total_deadline = options.call_deadline;

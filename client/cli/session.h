@@ -34,6 +34,7 @@ struct Setting {
 struct GlobalOptions {
   std::string server = "127.0.0.1:8470";
   std::string caller;
+  CredentialPaths credentials;
   std::string request_id;  // repeats a lost call
   OutputFormat output = OutputFormat::kTable;
   bool no_color = false;

@@ -40,6 +40,19 @@ CallError FromDetails(const google::rpc::Status& message) {
   return error;
 }
 
+// What TLS listeners tell strangers has no details: the reason begins the message.
+absl::Status WithoutDetails(const grpc::Status& status) {
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  const std::string text = status.error_message();
+  const std::string_view message = text;
+  const size_t colon = message.find(": ");
+  if (code == absl::StatusCode::kUnauthenticated && message.starts_with("CREDENTIAL_") &&
+      colon != std::string_view::npos) {
+    return Error(code, message.substr(0, colon), message.substr(colon + 2));
+  }
+  return absl::Status(code, text);
+}
+
 void ReadPushback(const grpc::ClientContext& context, CallError* error) {
   const auto& trailers = context.GetServerTrailingMetadata();
   const auto found = trailers.find(kPushback);
@@ -63,7 +76,7 @@ CallError DecodeCallError(const grpc::Status& status, const grpc::ClientContext&
       message.code() == static_cast<int>(status.error_code())) {
     error = FromDetails(message);
   } else {
-    error.status = absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+    error.status = WithoutDetails(status);
   }
   ReadPushback(context, &error);
   return error;

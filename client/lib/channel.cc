@@ -23,7 +23,8 @@ bool IsAddress(const std::string& address) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address, ChannelUse use) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
+    const std::string& address, ChannelUse use, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   if (!IsAddress(address)) {
     return InvalidField("server", "must be HOST:PORT or unix:PATH", address);
   }
@@ -40,7 +41,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& ad
   // Channels with equal arguments would share a connection.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt("penstock.channel_use", static_cast<int>(use));
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
 }  // namespace penstock

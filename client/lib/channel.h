@@ -9,6 +9,7 @@
 
 namespace grpc {
 class Channel;
+class ChannelCredentials;
 }  // namespace grpc
 
 namespace penstock {
@@ -20,6 +21,7 @@ enum class ChannelUse { kControl, kTensors };
 // retries are off, because ours repeat a request_id or resume at an offset.
 //
 // Fails: INVALID_ARGUMENT / FIELD_INVALID for an address that is neither HOST:PORT nor unix:PATH.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address, ChannelUse use);
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
+    const std::string& address, ChannelUse use, const std::shared_ptr<grpc::ChannelCredentials>& credentials);
 
 }  // namespace penstock

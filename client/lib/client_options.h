@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "client/lib/channel_credentials.h"
 #include "client/lib/retry.h"
 
 namespace grpc {
@@ -20,6 +21,7 @@ class Clock;
 struct ClientOptions {
   std::string address = "127.0.0.1:8470";  // HOST:PORT, or unix:PATH
   std::string caller = {};                 // sent as `penstock-caller`; empty: the server says `local`
+  CredentialPaths credentials = {};        // all empty: plaintext
   std::string traceparent = {};            // sent with every call, which becomes part of that trace; empty: of none
 
   // Of one call with all of its attempts; the time that a call asks the server to wait is added.

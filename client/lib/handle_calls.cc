@@ -40,8 +40,10 @@ absl::StatusOr<v1::Handle> PipelineClient::GetHandle(const std::string& name) {
   return Call(stubs_->handles, &v1::HandleService::Stub::GetHandle, request);
 }
 
-absl::StatusOr<std::vector<v1::Handle>> PipelineClient::ListHandles(const std::string& parent) {
+absl::StatusOr<std::vector<v1::Handle>> PipelineClient::ListHandles(const std::string& parent,
+                                                                    const std::string& owner) {
   v1::ListHandlesRequest request;
+  request.set_owner(owner);
   request.set_parent(PipelineName(parent));
   return ListAll<v1::Handle>(stubs_->handles, &v1::HandleService::Stub::ListHandles, request,
                              [](v1::ListHandlesResponse& page) { return page.mutable_handles(); });
@@ -51,8 +53,10 @@ absl::StatusOr<v1::RenewHandlesResponse> PipelineClient::RenewHandles(const v1::
   return Call(stubs_->handles, &v1::HandleService::Stub::RenewHandles, request);
 }
 
-absl::StatusOr<v1::ReleaseHandlesResponse> PipelineClient::ReleaseHandles(std::span<const std::string> names) {
+absl::StatusOr<v1::ReleaseHandlesResponse> PipelineClient::ReleaseHandles(std::span<const std::string> names,
+                                                                          const std::string& owner) {
   v1::ReleaseHandlesRequest request;
+  request.set_owner(owner);
   request.mutable_names()->Add(names.begin(), names.end());
   return Call(stubs_->handles, &v1::HandleService::Stub::ReleaseHandles, request);
 }

@@ -37,8 +37,9 @@ absl::StatusOr<std::unique_ptr<PipelineClient>> PipelineClient::Create(ClientOpt
   if (options.channel != nullptr) {
     client->stubs_ = std::make_unique<Stubs>(options.channel, options.channel);
   } else {
-    PENSTOCK_ASSIGN_OR_RETURN(auto control, OpenChannel(options.address, ChannelUse::kControl));
-    PENSTOCK_ASSIGN_OR_RETURN(auto tensors, OpenChannel(options.address, ChannelUse::kTensors));
+    PENSTOCK_ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(options.credentials));
+    PENSTOCK_ASSIGN_OR_RETURN(auto control, OpenChannel(options.address, ChannelUse::kControl, credentials));
+    PENSTOCK_ASSIGN_OR_RETURN(auto tensors, OpenChannel(options.address, ChannelUse::kTensors, credentials));
     client->stubs_ = std::make_unique<Stubs>(control, tensors);
   }
   return client;

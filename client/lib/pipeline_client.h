@@ -83,9 +83,11 @@ class PipelineClient {
   absl::StatusOr<FetchedHandle> FetchHandle(const std::string& name, const FetchOptions& options = {});
   absl::StatusOr<v1::WaitHandlesResponse> WaitHandles(const v1::WaitHandlesRequest& request);
   absl::StatusOr<v1::Handle> GetHandle(const std::string& name);
-  absl::StatusOr<std::vector<v1::Handle>> ListHandles(const std::string& parent);  // every page
+  // Every page. `owner`: for admins, whose, or - for all; empty: the caller's own.
+  absl::StatusOr<std::vector<v1::Handle>> ListHandles(const std::string& parent, const std::string& owner = "");
   absl::StatusOr<v1::RenewHandlesResponse> RenewHandles(const v1::RenewHandlesRequest& request);
-  absl::StatusOr<v1::ReleaseHandlesResponse> ReleaseHandles(std::span<const std::string> names);
+  absl::StatusOr<v1::ReleaseHandlesResponse> ReleaseHandles(std::span<const std::string> names,
+                                                            const std::string& owner = "");
   // Releases handles that nobody needs any more, after CancelCalls() too. A failure leaves them to their leases.
   void GiveBack(std::span<const std::string> names);
   absl::StatusOr<v1::CancelHandlesResponse> CancelHandles(std::span<const std::string> names);

@@ -374,4 +374,43 @@ ROWS: list[tuple[str, list[Panel]]] = [
             ),
         ],
     ),
+    (
+        "Who gets in?",
+        [
+            Panel(
+                "Denied calls",
+                "Calls that were not let in, by reason. Bad: many of one reason; somebody tries, or a credential has ended.",
+                "none",
+                [(f"sum by (instance, reason) (rate(penstock_calls_denied_total{{{D}}}{R}))", "{{instance}} {{reason}} per second")],
+            ),
+            Panel(
+                "Time until the certificate ends",
+                "Of the API. Bad: less than 14 days.",
+                "s",
+                [
+                    (
+                        f"min by (instance, certificate) (penstock_certificate_expiry_timestamp_seconds{{{D}}}) - time()",
+                        "{{instance}} {{certificate}}",
+                    )
+                ],
+                anchor="penstockcertificateexpires",
+            ),
+            Panel(
+                "Refused files, lost records",
+                "Credential files that had changed and could not be used; records that the audit log lacks. Bad: any.",
+                "none",
+                [
+                    (
+                        f"sum by (instance) (increase(penstock_credential_files_refused_total{{{D}}}{R}))",
+                        "{{instance}}: files refused",
+                    ),
+                    (
+                        f'sum by (instance, outcome) (increase(penstock_audit_records_total{{{D},outcome!="written"}}{R}))',
+                        "{{instance}}: audit records {{outcome}}",
+                    ),
+                ],
+                anchor="penstockcredentialfilerefused",
+            ),
+        ],
+    ),
 ]

@@ -157,10 +157,15 @@ def message_text(message: descriptor_pb2.DescriptorProto, name: str, info: descr
     return text
 
 
-def roles() -> dict[str, str]:
-    """The least role of each method, from the text: descriptor sets have options as unknown fields."""
+def method_options() -> dict[str, tuple[str, str]]:
+    """The least role of each method and whether it changes state, from the text: descriptor sets have options as unknown
+    fields."""
     texts = (path.read_text() for path in (ROOT / "proto/penstock/v1").glob("*_service.proto"))
-    return {name: role.lower() for text in texts for name, role in re.findall(r"rpc (\w+)\(.*\(role\) = ROLE_(\w+)", text)}
+    parts = (part for text in texts for part in text.split("  rpc ")[1:])
+    return {
+        part.split("(")[0]: (re.findall(r"\(role\) = ROLE_(\w+)", part)[0].lower(), "yes" if "(changes_state)" in part else "")
+        for part in parts
+    }
 
 
 def grpc_api() -> str:
@@ -169,7 +174,7 @@ def grpc_api() -> str:
         out = pathlib.Path(folder) / "set"
         run("protoc", f"--proto_path={ROOT / 'proto'}", "--include_source_info", f"--descriptor_set_out={out}", *map(str, protos))
         files = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
-    services, messages, role = "", "", roles()
+    services, messages, options = "", "", method_options()
     for file in files.file:
         info = file.source_code_info
         for s, service in enumerate(file.service):
@@ -179,8 +184,8 @@ def grpc_api() -> str:
                 asks, gives = method.input_type.split(".")[-1], method.output_type.split(".")[-1]
                 asks = ("stream " if method.client_streaming else "") + asks
                 gives = ("stream " if method.server_streaming else "") + gives
-                rows.append((f"`{method.name}`", asks, gives, role[method.name], cell(comment(info, (6, s, 2, m)))))
-            services += table(("method", "takes", "returns", "role", ""), rows)
+                rows.append((f"`{method.name}`", asks, gives, *options[method.name], cell(comment(info, (6, s, 2, m)))))
+            services += table(("method", "takes", "returns", "role", "changes state", ""), rows)
         for i, message in enumerate(file.message_type):
             messages += message_text(message, message.name, info, (4, i))
         for i, enum in enumerate(file.enum_type):

@@ -31,25 +31,46 @@ absl::StatusOr<HandlePin> HandleStore::Pin(const std::string& caller, const Hand
   return HandlePin(this, std::move(entry));
 }
 
-HandlePage HandleStore::List(const std::string& caller, const std::string& pipeline, uint64_t after, int limit) {
-  limit = std::max(limit, 1);
-  Aftermath aftermath(this);
-  absl::MutexLock lock(&mu_);
-  HandlePage page;
-  auto owned = owners_.find(caller);
-  if (owned == owners_.end()) return page;
+void HandleStore::Collect(const std::map<uint64_t, EntryPointer>& owned, const std::string& pipeline, uint64_t after,
+                          size_t limit, std::map<uint64_t, EntryPointer>* found) const {
   const int64_t now = clock_->NowNanos();
-  for (auto it = owned->second.upper_bound(after); it != owned->second.end(); ++it) {
+  size_t count = 0;
+  for (auto it = owned.upper_bound(after); it != owned.end() && count < limit; ++it) {
     const HandleEntry& entry = *it->second;
     if (!pipeline.empty() && entry.name.pipeline != pipeline) continue;
     if (entry.result.has_value() && entry.expire_nanos <= now) continue;  // its timer is late
-    if (static_cast<int>(page.handles.size()) == limit) {
+    found->insert(*it);
+    ++count;
+  }
+}
+
+HandlePage HandleStore::Page(const std::map<uint64_t, EntryPointer>& found, size_t limit) const {
+  HandlePage page;
+  for (const auto& [serial, entry] : found) {
+    if (page.handles.size() == limit) {
       page.next = page.handles.back().serial;
       break;
     }
-    page.handles.push_back(Describe(entry));
+    page.handles.push_back(Describe(*entry));
   }
   return page;
+}
+
+HandlePage HandleStore::List(const std::string& caller, const std::string& pipeline, uint64_t after, int limit) {
+  const auto most = static_cast<size_t>(std::max(limit, 1));
+  std::map<uint64_t, EntryPointer> found;  // goes after the lock: it may hold the last share of something large
+  absl::MutexLock lock(&mu_);
+  if (auto owned = owners_.find(caller); owned != owners_.end())
+    Collect(owned->second, pipeline, after, most + 1, &found);
+  return Page(found, most);
+}
+
+HandlePage HandleStore::ListAll(const std::string& pipeline, uint64_t after, int limit) {
+  const auto most = static_cast<size_t>(std::max(limit, 1));
+  std::map<uint64_t, EntryPointer> found;  // as above
+  absl::MutexLock lock(&mu_);
+  for (const auto& [owner, owned] : owners_) Collect(owned, pipeline, after, most + 1, &found);
+  return Page(found, most);
 }
 
 absl::StatusOr<HandleInfo> HandleStore::Renew(const std::string& caller, const HandleName& name, absl::Duration lease) {

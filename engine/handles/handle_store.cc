@@ -279,6 +279,7 @@ absl::StatusOr<HandleStore::EntryPointer> HandleStore::Find(const std::string& c
 HandleInfo HandleStore::Describe(const HandleEntry& entry) const {
   HandleInfo info;
   info.name = entry.name;
+  info.owner = entry.owner;
   info.kind = entry.kind;
   info.state = entry.state;
   info.method = entry.method;

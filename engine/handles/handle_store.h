@@ -70,6 +70,7 @@ class HandleProducer {
 // A handle, as its owner may see it. Never holds the bytes.
 struct HandleInfo {
   HandleName name;
+  std::string owner;
   HandleKind kind = HandleKind::kValue;
   HandleState state = HandleState::kPending;
   std::string method;
@@ -245,6 +246,9 @@ class HandleStore {
   HandlePage List(const std::string& caller, const std::string& pipeline, uint64_t after, int limit)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The same of all owners together.
+  HandlePage ListAll(const std::string& pipeline, uint64_t after, int limit) ABSL_LOCKS_EXCLUDED(mu_);
+
   // The expiry becomes max(old, now + lease). A PENDING handle stays as it is.
   absl::StatusOr<HandleInfo> Renew(const std::string& caller, const HandleName& name, absl::Duration lease)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -305,6 +309,11 @@ class HandleStore {
   // The live entry, or why there is none.
   absl::StatusOr<EntryPointer> Find(const std::string& caller, const HandleName& name, Aftermath& aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Adds the first of an owner's entries after `after`, at most `limit`.
+  void Collect(const std::map<uint64_t, EntryPointer>& owned, const std::string& pipeline, uint64_t after, size_t limit,
+               std::map<uint64_t, EntryPointer>* found) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The first of them as a page.
+  HandlePage Page(const std::map<uint64_t, EntryPointer>& found, size_t limit) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   HandleInfo Describe(const HandleEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Unset while it is pending.
   std::optional<absl::Time> ExpireTime(const HandleEntry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

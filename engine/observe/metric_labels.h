@@ -55,6 +55,15 @@ inline constexpr std::array<std::string_view, 3> kHandleEndNames = {"released", 
 enum class ReadyCondition { kConfig, kModel, kAdmission };
 inline constexpr std::array<std::string_view, 3> kReadyConditionNames = {"config", "model", "admission"};
 
+// Why a call was not let in.
+enum class Denial { kCredentialMissing, kCredentialInvalid, kCredentialExpired, kRoleMissing };
+inline constexpr std::array<std::string_view, 4> kDenialNames = {"credential_missing", "credential_invalid",
+                                                                 "credential_expired", "role_missing"};
+
+// What became of a record of the audit log: `dropped` found the queue full, `failed` could not be written.
+enum class AuditOutcome { kWritten, kDropped, kFailed };
+inline constexpr std::array<std::string_view, 3> kAuditOutcomeNames = {"written", "dropped", "failed"};
+
 // Cells by enum: cells[BatchMode::kTrain].
 template <typename Enum, typename Cell, size_t kCount>
 class CellsBy {

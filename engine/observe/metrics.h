@@ -239,6 +239,10 @@ class ServerMetrics {
   GaugeCell host_memory_limit;
   GaugeCell ready;  // 0 or 1
   CellsBy<ReadyCondition, GaugeCell, kReadyConditionNames.size()> ready_conditions;
+  CellsBy<Denial, CounterCell, kDenialNames.size()> calls_denied;
+  CounterCell credential_files_refused;
+  GaugeCell certificate_end;  // Unix seconds; 0: there is none
+  CellsBy<AuditOutcome, CounterCell, kAuditOutcomeNames.size()> audit_records;
 
   // Adds a method, or returns the one that is there. The reference stays good as long as this lives. Register every
   // method at start, so that its numbers exist before its first call.

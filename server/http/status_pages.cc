@@ -123,7 +123,7 @@ HttpResponse RespondStatus(const StatusSources& sources, const HttpRequest& requ
   if (!IsHostAllowed(request.host)) {
     response = PlainAnswer(403, "Host: must be localhost or an IP address");
   } else if (request.method == "POST" && request.path == "/logz") {
-    response = ChangeLogLevel(sources, request);
+    response = ChangeLogLevel(request);
   } else if (request.method != "GET" && request.method != "HEAD") {
     response = MethodNotAllowed(request.path == "/logz" ? "GET, HEAD, POST" : "GET, HEAD");
   } else {

@@ -85,7 +85,6 @@ struct StatusSources {
   std::vector<SettingRow> settings;
   HttpPages probes;  // /metrics, /healthz, /readyz: as on their own port
   CommandOutputs commands;
-  bool may_change = false;  // whether pages accept changes: only where the listener is reachable from this host alone
 };
 
 // Answers a request of the admin port.
@@ -114,7 +113,7 @@ Document TracePage(const StatusSources& sources);                               
 Document LogPage(const StatusSources& sources);                                   // /logz
 
 // POST /logz?level=LEVEL: which log lines are written from now on.
-HttpResponse ChangeLogLevel(const StatusSources& sources, const HttpRequest& request);
+HttpResponse ChangeLogLevel(const HttpRequest& request);
 
 // Of style.css, refresh.js, icon.svg.
 std::string StyleSheet();

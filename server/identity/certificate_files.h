@@ -2,6 +2,7 @@
 
 // The files of a TLS listener's certificate.
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,8 +30,10 @@ class CertificateFiles {
     std::string client_ca;  // empty: no client certificates
   };
 
+  // `told` hears of the end of each certificate that is published, the first one too; it may be null.
   static absl::StatusOr<std::shared_ptr<const CertificateFiles>> Create(const Paths& paths, FollowedFiles* files,
-                                                                        Clock* clock);
+                                                                        Clock* clock,
+                                                                        std::function<void(absl::Time end)> told = {});
 
   // Never null; another object after each change.
   std::shared_ptr<const ServerCertificate> current() const { return published_.Get(); }

@@ -12,7 +12,7 @@
 
 namespace penstock {
 
-FollowedFiles::FollowedFiles(Clock* clock) : clock_(clock) {}
+FollowedFiles::FollowedFiles(Clock* clock, std::function<void()> told) : clock_(clock), told_(std::move(told)) {}
 
 FollowedFiles::~FollowedFiles() {
   {
@@ -49,7 +49,7 @@ void FollowedFiles::Start() {
 }
 
 void FollowedFiles::Refuse(const Group& group, const absl::Status& why) {
-  ++refused_;
+  if (told_) told_();
   LogWarning("a credential file was refused, the last good one stays",
              {{"flag", group.flag}, {"why", std::string(why.message())}});
 }

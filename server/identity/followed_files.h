@@ -2,7 +2,6 @@
 
 // Files that are read again when they change.
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,7 +25,7 @@ class Thread;
 //            told to the log and counted, once for what it holds, and whoever took the last good one keeps it. Contents
 //            are compared, not times: a link that is swapped counts, a file that is touched does not.
 // Owns:      one thread, `ps-identity`, from Start() on. The Clock outlives it.
-// Threads:   Follow() before Start(); refused() from any thread; what takes runs on the thread, one at a time.
+// Threads:   Follow() before Start(); what takes runs on the thread, one at a time.
 // Lifecycle: Follow() for each group, Start(), then the destructor ends the thread.
 // Fails:     Follow(): what reading or taking fails with, so that a daemon does not start on a bad file.
 class FollowedFiles {
@@ -37,15 +36,14 @@ class FollowedFiles {
   // The contents of a group, in the order of its paths. What it fails with is logged: nothing secret.
   using Take = std::function<absl::Status(const std::vector<std::string>& contents)>;
 
-  explicit FollowedFiles(Clock* clock);
+  // `told` is called each time that a changed group is refused, on the thread; it may be null.
+  explicit FollowedFiles(Clock* clock, std::function<void()> told = nullptr);
   ~FollowedFiles();
 
   // `flag` names the group in errors and in the log.
   absl::Status Follow(std::string flag, std::vector<std::string> paths, Take take);
   void Start();
 
-  // How many times a changed group was refused.
-  int64_t refused() const { return refused_; }
   // Reads every group now; returns how many were taken anew.
   int LookForTest() { return Look(); }
 
@@ -66,8 +64,8 @@ class FollowedFiles {
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
 
   Clock* const clock_;
+  const std::function<void()> told_;
   std::vector<Group> groups_;  // the thread's, from Start() on
-  std::atomic<int64_t> refused_ = 0;
 
   absl::Mutex mu_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

@@ -57,6 +57,13 @@ void CollectServer(const ServerMetrics& server, FamilySet* families) {
   families->Add(Metric::kReady, {}, server.ready.value());
   AddEach(families, Metric::kReadyCondition, kReadyConditionNames,
           [&](size_t i) { return server.ready_conditions.at(i).value(); });
+  if (const double end = server.certificate_end.value(); end > 0) {
+    families->Add(Metric::kCertificateExpiry, {"server"}, end);
+  }
+  families->Add(Metric::kCredentialFilesRefused, {}, CountOf(server.credential_files_refused));
+  AddEach(families, Metric::kCallsDenied, kDenialNames, [&](size_t i) { return CountOf(server.calls_denied.at(i)); });
+  AddEach(families, Metric::kAuditRecords, kAuditOutcomeNames,
+          [&](size_t i) { return CountOf(server.audit_records.at(i)); });
   const BuildDescription build = server.build();
   families->Add(Metric::kBuildInfo, {build.version, build.commit, build.cuda, build.torch}, 1);
   AddEach(families, Metric::kLogMessages, InfoOf(Metric::kLogMessages).labels[0].values,

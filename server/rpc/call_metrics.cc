@@ -1,7 +1,9 @@
 #include "server/rpc/call_metrics.h"
 
+#include "absl/strings/ascii.h"
 #include "engine/base/check.h"
 #include "google/protobuf/descriptor.h"
+#include "server/rpc/convert/status_to_grpc.h"
 
 namespace penstock {
 namespace {
@@ -10,8 +12,8 @@ using grpc::experimental::InterceptionHookPoints;
 
 class CallMetrics final : public grpc::experimental::Interceptor {
  public:
-  CallMetrics(MethodMetrics* metrics, Clock* clock)
-      : metrics_(metrics), clock_(clock), start_nanos_(clock->NowNanos()) {
+  CallMetrics(MethodMetrics* metrics, ServerMetrics* server, Clock* clock)
+      : metrics_(metrics), server_(server), clock_(clock), start_nanos_(clock->NowNanos()) {
     metrics_->started.Add(1);
   }
 
@@ -28,7 +30,12 @@ class CallMetrics final : public grpc::experimental::Interceptor {
       metrics_->messages_sent.Add(1);
     }
     if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_STATUS) && !handled_) {
-      Handled(static_cast<int>(methods->GetSendStatus().error_code()));
+      const grpc::Status status = methods->GetSendStatus();
+      Handled(static_cast<int>(status.error_code()));
+      if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED ||
+          status.error_code() == grpc::StatusCode::PERMISSION_DENIED) {
+        CountDenial(ReasonIn(status), server_);
+      }
     }
     methods->Proceed();
   }
@@ -40,6 +47,7 @@ class CallMetrics final : public grpc::experimental::Interceptor {
   }
 
   MethodMetrics* const metrics_;
+  ServerMetrics* const server_;
   Clock* const clock_;
   const int64_t start_nanos_;
   bool handled_ = false;
@@ -48,7 +56,14 @@ class CallMetrics final : public grpc::experimental::Interceptor {
 }  // namespace
 
 grpc::experimental::Interceptor* CallMetricsFactory::CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) {
-  return new CallMetrics(&metrics_->MethodOf(info->method()), clock_);
+  return new CallMetrics(&metrics_->MethodOf(info->method()), metrics_, clock_);
+}
+
+void CountDenial(std::string_view reason, ServerMetrics* metrics) {
+  const std::string name = absl::AsciiStrToLower(absl::string_view(reason.data(), reason.size()));
+  for (size_t i = 0; i < kDenialNames.size(); ++i) {
+    if (kDenialNames[i] == name) metrics->calls_denied[static_cast<Denial>(i)].Add(1);
+  }
 }
 
 void AddServiceMetrics(const std::string& service, ServerMetrics* metrics) {

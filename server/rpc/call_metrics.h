@@ -2,6 +2,9 @@
 
 // Counts every call of every method in one interceptor, instead of in each method.
 
+#include <string>
+#include <string_view>
+
 #include "engine/observe/metrics.h"
 #include "grpcpp/support/server_interceptor.h"
 
@@ -9,7 +12,7 @@ namespace penstock {
 
 // Makes the interceptor that counts one call.
 //
-// Model:     started, handled by code, time from start to end, messages in and out. A call that ends
+// Model:     started, handled by code, denied by reason, time from start to end, messages in and out. A call that ends
 //            without a status of ours counts as cancelled.
 // Owns:      nothing; ServerMetrics and Clock outlive the server.
 class CallMetricsFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
@@ -21,6 +24,9 @@ class CallMetricsFactory final : public grpc::experimental::ServerInterceptorFac
   ServerMetrics* const metrics_;
   Clock* const clock_;
 };
+
+// Counts a call that was not let in, by the reason of its error; other reasons count nothing.
+void CountDenial(std::string_view reason, ServerMetrics* metrics);
 
 // Registers every method of a service (by its full name) at 0.
 void AddServiceMetrics(const std::string& service, ServerMetrics* metrics);

@@ -13,6 +13,7 @@
 #include "grpcpp/security/auth_context.h"
 #include "server/identity/authenticator.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_followers.h"
 #include "server/rpc/method_roles.h"
 
 namespace penstock {
@@ -48,9 +49,10 @@ absl::StatusOr<Identity> IdentityOf(const Authenticator& authenticator, const gr
 
 }  // namespace
 
-absl::StatusOr<Identity> MethodGate::Enter(const grpc::ServerContextBase& context) const {
+absl::StatusOr<Identity> MethodGate::Enter(grpc::ServerContextBase& context) const {
   if (!role_.has_value()) return Bug("the call", absl::StrCat(method_, " has no role"));
   PENSTOCK_ASSIGN_OR_RETURN(Identity identity, IdentityOf(*authenticator_, context));
+  if (const auto note = AuditNoteOf(context); note != nullptr) note->SetCaller(identity, changes_);
   if (identity.May(*role_)) return identity;
   const std::string needed(NameOf(*role_));
   return Error(
@@ -77,7 +79,7 @@ ServiceGate::ServiceGate(const Authenticator* authenticator, const std::string& 
   for (int i = 0; i < descriptor->method_count(); ++i) {
     const google::protobuf::MethodDescriptor& method = *descriptor->method(i);
     names_.push_back(method.name());
-    gates_.emplace_back(authenticator, absl::StrCat(service, "/", method.name()), RoleOf(method));
+    gates_.emplace_back(authenticator, absl::StrCat(service, "/", method.name()), RoleOf(method), ChangesState(method));
   }
 }
 

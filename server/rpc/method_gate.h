@@ -17,7 +17,8 @@ class Authenticator;
 
 // Lets calls of one method in.
 //
-// Model:     the caller is authenticated, then its role is compared with the method's. Where nobody is asked who he is,
+// Model:     the caller is authenticated, told to the call's note for the audit log, then its role is compared with the
+//            method's. Where nobody is asked who he is,
 //            the caller has the name in the metadata `penstock-caller`, or `local`.
 // Owns:      nothing; the Authenticator outlives it.
 // Threads:   Enter() from any thread.
@@ -25,10 +26,10 @@ class Authenticator;
 //            / NAME_INVALID as CallerOf(). A method without a role lets nobody in: INTERNAL / BUG.
 class MethodGate {
  public:
-  MethodGate(const Authenticator* authenticator, std::string method, std::optional<Role> role)
-      : authenticator_(authenticator), method_(std::move(method)), role_(role) {}
+  MethodGate(const Authenticator* authenticator, std::string method, std::optional<Role> role, bool changes = false)
+      : authenticator_(authenticator), method_(std::move(method)), role_(role), changes_(changes) {}
 
-  absl::StatusOr<Identity> Enter(const grpc::ServerContextBase& context) const;
+  absl::StatusOr<Identity> Enter(grpc::ServerContextBase& context) const;
 
   // PERMISSION_DENIED / ROLE_MISSING unless the caller's pattern names a pipeline that it wants to make.
   absl::Status CheckReach(const Identity& identity, const std::string& pipeline) const;
@@ -38,6 +39,7 @@ class MethodGate {
   const Authenticator* const authenticator_;
   const std::string method_;  // "penstock.v1.WorkService/Infer"
   const std::optional<Role> role_;
+  const bool changes_;  // the audit log has every call of it
 };
 
 // The gates of a service's methods; their roles are looked up when it is made.

@@ -51,6 +51,10 @@ std::optional<Role> RoleOf(const google::protobuf::MethodDescriptor& method) {
   return found == OthersRoles().end() ? std::nullopt : std::optional(found->second);
 }
 
+bool ChangesState(const google::protobuf::MethodDescriptor& method) {
+  return method.options().GetExtension(v1::changes_state);
+}
+
 absl::Status CheckMethodRoles(const std::vector<std::string>& services, const google::protobuf::DescriptorPool& pool) {
   for (const std::string& name : services) {
     const google::protobuf::ServiceDescriptor* service = pool.FindServiceByName(name);

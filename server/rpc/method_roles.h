@@ -16,6 +16,10 @@ namespace penstock {
 // None for a method that has neither.
 std::optional<Role> RoleOf(const google::protobuf::MethodDescriptor& method);
 
+// Whether a call of the method may change something that others see or that stays: by the option `changes_state` of its
+// .proto.
+bool ChangesState(const google::protobuf::MethodDescriptor& method);
+
 // Looks at every method of some services, by their full names.
 //
 // Fails:     FAILED_PRECONDITION / METHOD_WITHOUT_ROLE naming the first method that has none, or the service that is

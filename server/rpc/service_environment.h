@@ -4,8 +4,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/checkpoint/checkpoint_file.h"
 #include "engine/serve/served_pipeline.h"
 #include "server/identity/identity.h"
+#include "server/rpc/call_context.h"
 
 namespace penstock {
 
@@ -47,5 +49,16 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> LivePipeline(const ServiceEnviro
 absl::StatusOr<std::shared_ptr<ServedPipeline>> FindPipeline(const ServiceEnvironment& environment,
                                                              const Identity& identity, const std::string& name,
                                                              const char* field);
+
+// The checkpoints among which a name would stand.
+//
+// Fails:     CHECKPOINT_NOT_FOUND where the pipeline has none, or the caller may not know of it.
+absl::StatusOr<std::shared_ptr<CheckpointFolder>> FindCheckpointFolder(const ServiceEnvironment& environment,
+                                                                       const Identity& identity,
+                                                                       const CheckpointName& name);
+
+// One that is there. Fails: as FindCheckpointFolder().
+absl::StatusOr<CheckpointInfo> FindCheckpoint(const ServiceEnvironment& environment, const Identity& identity,
+                                              const CheckpointName& name);
 
 }  // namespace penstock

@@ -6,7 +6,7 @@
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "grpcpp/support/slice.h"
 #include "server/rpc/call_context.h"
-#include "server/rpc/call_tracing.h"
+#include "server/rpc/call_followers.h"
 #include "server/rpc/convert/message_entries.h"
 #include "server/rpc/convert/status_to_grpc.h"
 #include "server/rpc/convert/wire_reader.h"

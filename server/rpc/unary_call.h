@@ -20,6 +20,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "server/rpc/call_followers.h"
 #include "server/rpc/convert/message_limits.h"
 #include "server/rpc/method_gate.h"
 #include "server/tracing/tracer.h"
@@ -155,6 +156,7 @@ grpc::ServerUnaryReactor* ServeUnary(const MethodGate& gate, grpc::CallbackServe
                   [&](const UnaryCallPtr<Request, Response>& call) {
                     const absl::Status parsed = ParseMessage(*request, max_bytes, &call->request());
                     if (!parsed.ok()) return call->Fail(parsed);
+                    NoteTarget(*context, call->request());
                     handler(call);
                   });
 }

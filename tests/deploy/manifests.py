@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import os
 import pathlib
 import re
+import subprocess
 import tomllib
 from typing import Any
 
@@ -84,6 +87,16 @@ class Rendered:
         (volume,) = [v for v in self.pod["spec"]["volumes"] if v["name"] == "config"]
         text: str = self.only("ConfigMap", volume["configMap"]["name"])["data"]["penstockd.toml"]
         return text
+
+    def place_credentials(self, tls: pathlib.Path, identities: pathlib.Path, tokens: pathlib.Path, server: str = "") -> None:
+        """Fills the folders as cert-manager and the kubelet do; the administrator's pair lies beside as admin.crt and
+        admin.key. `server`: further names of the daemon, as dev_certs.sh takes them."""
+        environment = {**os.environ, "DEV_CERTS_SERVER": server}
+        subprocess.run([ROOT / "deploy/dev_certs.sh", tls, "admin"], env=environment, check=True)
+        for end in ("crt", "key"):
+            (tls / f"server.{end}").rename(tls / f"tls.{end}")
+        (identities / "identities").write_text(self.only("ConfigMap", "penstock-identities")["data"]["identities"])
+        (tokens / "tokens").write_bytes(base64.b64decode(self.only("Secret", "penstock-tokens")["data"]["tokens"]))
 
     def settings(self, flags: dict[str, Document]) -> dict[str, Any]:
         """Every setting of the daemon: its argument, else its key in the configuration, else the default."""

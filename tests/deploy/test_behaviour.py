@@ -35,6 +35,11 @@ class Pod:
         for path in paths.values():
             path.mkdir()
         (paths["/etc/penstock"] / "penstockd.toml").write_text(overlay.config_text())
+        tls = paths["/etc/penstock-tls"]
+        overlay.place_credentials(
+            tls, paths["/etc/penstock-identities"], paths["/etc/penstock-tokens"], server=f"IP:{self.host}"
+        )
+        self.credentials = {"tls_ca": f"{tls}/ca.crt", "tls_cert": f"{tls}/admin.crt", "tls_key": f"{tls}/admin.key"}
 
         def here(text: str) -> str:
             inside = "|".join(sorted(paths, key=len, reverse=True))
@@ -87,12 +92,12 @@ def pods(tmp_path: pathlib.Path) -> Iterator[list[Pod]]:
 class Load:
     """Callers that train and infer, one call after the other, until they are told that the pod has left the Service."""
 
-    def __init__(self, address: str, callers: int = 4) -> None:
+    def __init__(self, pod: Pod, callers: int = 4) -> None:
         self.left = threading.Event()
         self.failures: list[BaseException] = []
         self.calls = 0
         self._change = threading.Condition()
-        self._clients = [penstock.Client(address, f"caller-{i}", retry_for=0) for i in range(callers)]
+        self._clients = [penstock.Client(pod.api, retry_for=0, **pod.credentials) for _ in range(callers)]
         name = create_mlp(self._clients[0]).name
         self._threads = [
             threading.Thread(target=self._call, args=(client.pipeline(name), i)) for i, client in enumerate(self._clients)
@@ -139,7 +144,7 @@ def test_probed_and_ended_under_load(tmp_path: pathlib.Path, pods: list[Pod]) ->
     pod.start()
     pod.await_startup()
     assert pod.probe("readiness") and pod.probe("liveness")
-    load = Load(pod.api)
+    load = Load(pod)
 
     # The node's probes, in step with each other, until the end of the process.
     unlive: list[float] = []
@@ -191,7 +196,7 @@ def test_every_overlay_starts_and_ends(name: str, tmp_path: pathlib.Path, pods: 
     pod.start()
     pod.await_startup()
     assert pod.probe("readiness") and pod.probe("liveness")
-    with penstock.Client(pod.api) as client:
+    with penstock.Client(pod.api, **pod.credentials) as client:
         assert create_mlp(client).train_step(*mlp_batch(0)).applied
         state = pathlib.Path(next(a for a in pod.arguments if a.startswith("--state-dir=")).partition("=")[2])
         assert any(state.iterdir()), "state goes to the claim"

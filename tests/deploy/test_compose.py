@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 import subprocess
 
@@ -54,9 +55,34 @@ def test_its_keys_exist(compose: Document) -> None:
         jsonschema.validate({**compose, "services": {"x": {"image": "y", "reed_only": True}}}, SCHEMA)
 
 
-def test_flags_exist_and_fit(compose: Document, flags: dict[str, Document]) -> None:
+def made_certificates(certs: pathlib.Path) -> None:
+    """By the command that the file begins with."""
+    (command,) = re.findall(r"^#   (.*dev_certs.sh) deploy/compose/certs admin", (FOLDER / "compose.yaml").read_text(), re.M)
+    subprocess.run(["sh", "-c", f"{command} '{certs}' admin"], cwd=ROOT, check=True)
+
+
+def test_the_daemon_in_its_container_can_read_what_it_needs(tmp_path: pathlib.Path) -> None:
+    made_certificates(tmp_path / "certs")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "certs").iterdir()}
+    assert all(modes[name] == 0o644 for name in ("ca.crt", "server.crt", "server.key"))
+    assert modes["ca.key"] == modes["admin.key"] == 0o600
+    assert (tmp_path / "certs").stat().st_mode & 0o777 == 0o755
+    shown = subprocess.run(["openssl", "x509", "-in", tmp_path / "certs/server.crt", "-noout", "-ext", "subjectAltName"],
+                           capture_output=True, text=True, check=True).stdout  # fmt: skip
+    assert "DNS:localhost" in shown and "DNS:penstockd" in shown
+
+
+def test_flags_exist_and_fit(compose: Document, flags: dict[str, Document], tmp_path: pathlib.Path) -> None:
     daemon = compose["services"]["penstockd"]
-    done = subprocess.run([PENSTOCKD, "--check-config", *daemon["command"]], env={}, capture_output=True, text=True)
+    assert not any(argument.startswith("--insecure") for argument in daemon["command"])
+    made_certificates(tmp_path / "certs")
+    mounted = {volume.split(":")[1]: FOLDER / volume.split(":")[0] for volume in daemon["volumes"] if volume.startswith(".")}
+    mounted["/etc/penstock/certs"] = tmp_path / "certs"
+    arguments = list(daemon["command"])
+    for inside, outside in mounted.items():
+        arguments = [argument.replace(f"={inside}", f"={outside}") for argument in arguments]
+    assert sum(argument != given for argument, given in zip(arguments, daemon["command"])) == 4
+    done = subprocess.run([PENSTOCKD, "--check-config", *arguments], env={}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     settings = {name: flag["default"] for name, flag in flags.items()}
     settings |= dict(argument.removeprefix("--").partition("=")[::2] for argument in daemon["command"])
@@ -88,7 +114,9 @@ def test_what_is_mounted_exists(compose: Document) -> None:
     for service in compose["services"].values():
         for volume in service["volumes"]:
             source = volume.split(":")[0]
-            if source.startswith("."):
+            if source == "./certs":
+                assert "/deploy/compose/certs/" in (ROOT / ".gitignore").read_text().splitlines()  # dev_certs.sh makes it
+            elif source.startswith("."):
                 assert (FOLDER / source).exists(), volume
             else:
                 assert source in compose["volumes"], volume

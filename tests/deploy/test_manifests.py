@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import pathlib
@@ -59,11 +60,11 @@ def test_the_schemas_find_faults(overlay: Rendered) -> None:
         change(wrong)
         with pytest.raises(Exception, match="(?i)valid|required|additional|type"):
             validate(wrong)
-    for kind in ("PodMonitor", "PrometheusRule"):
+    for kind in ("PodMonitor", "PrometheusRule", "Certificate", "Issuer"):
         for document in overlay.kinds(kind):
             wrong = copy.deepcopy(document)
             wrong["spec"]["unknown"] = 1
-            with pytest.raises(jsonschema.ValidationError, match="unknown"):
+            with pytest.raises(jsonschema.ValidationError, match="unknown|is not valid under any"):
                 validate(wrong)
 
 
@@ -121,7 +122,7 @@ def test_pod_security(overlay: Rendered) -> None:
     assert min(pod["securityContext"][key] for key in ("runAsUser", "runAsGroup", "fsGroup")) >= 10000
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
-    assert {key for volume in pod["volumes"] for key in volume if key != "name"} <= {"configMap", "emptyDir"}
+    assert {key for volume in pod["volumes"] for key in volume if key != "name"} <= {"configMap", "emptyDir", "secret"}
     for container in pod["containers"]:
         context = container["securityContext"]
         assert context["allowPrivilegeEscalation"] is False and context["privileged"] is False
@@ -263,6 +264,56 @@ def test_network_policy(overlay: Rendered, flags: Flags) -> None:
     assert {port["port"] for rule in egress for port in rule["ports"]} == {53}
 
 
+# --- TLS ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_api_speaks_tls_and_asks_who_calls(overlay: Rendered, flags: Flags) -> None:
+    assert not any(argument.startswith("--insecure") for argument in overlay.container["args"])
+    settings = overlay.settings(flags)
+    mounts = {mount["mountPath"]: mount for mount in overlay.container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in overlay.pod["spec"]["volumes"]}
+    for flag, source in {
+        "tls-cert": ("secret", "secretName", "penstock-tls"),
+        "tls-key": ("secret", "secretName", "penstock-tls"),
+        "tls-client-ca": ("secret", "secretName", "penstock-tls"),
+        "identity-map": ("configMap", "name", "penstock-identities"),
+        "token-file": ("secret", "secretName", "penstock-tokens"),
+    }.items():
+        kind, key, name = source
+        folder, _, file = settings[flag].rpartition("/")
+        assert mounts[folder]["readOnly"] is True
+        volume = volumes[mounts[folder]["name"]][kind]
+        assert volume[key] == name, flag
+        assert volume.get("defaultMode", 0o440) == 0o440
+        assert file in ("tls.crt", "tls.key", "ca.crt", "identities", "tokens")
+
+
+def test_certificates_are_signed_renewed_in_time_and_named(overlay: Rendered) -> None:
+    issuers = {issuer["metadata"]["name"]: issuer["spec"] for issuer in overlay.kinds("Issuer")}
+    made = {certificate["spec"]["secretName"]: certificate["spec"] for certificate in overlay.kinds("Certificate")}
+    for spec in made.values():
+        assert spec["issuerRef"]["name"] in issuers
+    assert issuers["penstock"]["ca"]["secretName"] in made and made["penstock-ca"]["isCA"] is True
+    server, client = made["penstock-tls"], made["penstock-admin"]
+    for spec in (server, client):
+        hours = seconds(spec["renewBefore"]) / 3600
+        assert 14 * 24 < hours < seconds(spec["duration"]) / 3600, "the alert fires two weeks before the end"
+        assert spec["privateKey"]["rotationPolicy"] == "Always"
+    service = overlay.only("Service")["metadata"]
+    for name in (service["name"], f"{service['name']}.{service['namespace']}.svc", "localhost"):
+        assert name in server["dnsNames"]
+    assert (server["usages"], client["usages"]) == (["server auth"], ["client auth"])
+
+
+def test_secrets_hold_no_token_and_no_key(overlay: Rendered) -> None:
+    (secret,) = overlay.kinds("Secret")
+    for line in base64.b64decode(secret["data"]["tokens"]).decode().splitlines():
+        assert line.startswith("#")
+    people = overlay.only("ConfigMap", "penstock-identities")["data"]["identities"]
+    named = [line.split()[0] for line in people.splitlines() if line and not line.startswith("#")]
+    assert named == [uri for c in overlay.kinds("Certificate") for uri in c["spec"].get("uris", [])]
+
+
 # --- drift from the daemon ----------------------------------------------------------------------------------------------
 
 
@@ -270,8 +321,14 @@ def test_arguments_and_configuration_exist(overlay: Rendered, flags: Flags, tmp_
     """The daemon itself takes every argument, variable and key; a wrong one is refused."""
     config = tmp_path / "penstockd.toml"
     config.write_text(overlay.config_text())
+    folders = [tmp_path / name for name in ("tls", "identities", "tokens")]
+    for folder in folders:
+        folder.mkdir()
+    overlay.place_credentials(*folders)
     arguments = [argument.replace("/etc/penstock/penstockd.toml", str(config)) for argument in overlay.container["args"]]
-    assert any(str(config) in argument for argument in arguments)
+    for folder in folders:
+        arguments = [argument.replace(f"/etc/penstock-{folder.name}/", f"{folder}/") for argument in arguments]
+    assert sum(str(tmp_path) in argument for argument in arguments) == 6
     check(arguments, overlay.environment, 0)
     for wrong in ("--drain-annonce=5s", "--drain-announce=five"):
         check([*arguments, wrong], overlay.environment, 2)

@@ -56,12 +56,19 @@ class Identities:
 
     def issue(self, name: str, end: datetime.datetime) -> None:
         """A certificate of the authority for spiffe://penstock/NAME that ends then."""
+        self._issue(name, f"URI:spiffe://penstock/{name}", "clientAuth", end)
+
+    def issue_server(self, end: datetime.datetime) -> None:
+        """Another certificate of the daemon, and another key."""
+        self._issue("server", "DNS:localhost,IP:127.0.0.1", "serverAuth", end)
+
+    def _issue(self, name: str, names: str, use: str, end: datetime.datetime) -> None:
         config = self.folder / "ca.cnf"
         (self.folder / "index").write_text("")
         config.write_text(
             "[ca]\ndefault_ca=own\n[own]\ndatabase=index\nnew_certs_dir=.\ncertificate=ca.crt\nprivate_key=ca.key\n"
             "default_md=sha256\nrand_serial=yes\npolicy=any\nx509_extensions=client\n[any]\ncommonName=supplied\n"
-            f"[client]\nsubjectAltName=URI:spiffe://penstock/{name}\nextendedKeyUsage=clientAuth\n"
+            f"[client]\nsubjectAltName={names}\nextendedKeyUsage={use}\n"
         )
         key, request = f"{name}.key", f"{name}.csr"
         run("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", key, cwd=self.folder)

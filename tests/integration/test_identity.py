@@ -3,78 +3,29 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import pathlib
 import shutil
 import ssl
 import subprocess
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import penstock
 import pytest
-from google.protobuf import descriptor_pb2
 from google.rpc import error_details_pb2, status_pb2
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from penstock.v1 import role_pb2
+from penstock.v1 import handle_pb2
 
 from conftest import QUICK_DRAIN, StartDaemon
 from daemon_process import Daemon, eventually
 from identity_files import DEV_CERTS, PATTERN, ROLES, Identities, TlsDaemon, run
+from method_calls import call, methods, reason_of
 from small_models import create_mlp, mlp_batch
 
-OURS = ("admin", "handle", "insight", "model", "pipeline", "state", "work")
-OTHERS = {
-    "inference.GRPCInferenceService/ServerLive": "viewer",
-    "inference.GRPCInferenceService/ServerReady": "viewer",
-    "inference.GRPCInferenceService/ServerMetadata": "viewer",
-    "inference.GRPCInferenceService/ModelReady": "viewer",
-    "inference.GRPCInferenceService/ModelMetadata": "viewer",
-    "inference.GRPCInferenceService/ModelInfer": "infer",
-    "grpc.health.v1.Health/Check": "viewer",
-    "grpc.health.v1.Health/Watch": "viewer",
-    "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": "viewer",
-    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "viewer",
-}
-
-
-def methods() -> dict[str, str]:
-    """Every method with its least role."""
-    table = dict(OTHERS)
-    for name in OURS:
-        module = importlib.import_module(f"penstock.v1.{name}_service_pb2")
-        for service in module.DESCRIPTOR.services_by_name.values():
-            for method in service.methods:
-                options = descriptor_pb2.MethodOptions.FromString(method.GetOptions().SerializeToString())
-                role = role_pb2.Role.Name(options.Extensions[role_pb2.role])
-                table[f"{service.full_name}/{method.name}"] = role.removeprefix("ROLE_").lower()
-    return table
-
-
 METHODS = methods()
-
-
-def reason_of(error: grpc.RpcError) -> str:
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            info = error_details_pb2.ErrorInfo()
-            status_pb2.Status.FromString(value).details[0].Unpack(info)
-            return info.reason
-    return (error.details() or "").split(":")[0]  # of a stranger: no details
-
-
-def call(channel: grpc.Channel, method: str, token: str = "") -> tuple[grpc.StatusCode, str]:
-    """Code and reason of a call with an empty message; OK for a stream that goes on."""
-    headers = (("authorization", f"Bearer {token}"),) if token else ()
-    stream = channel.stream_stream(f"/{method}")(iter([b""]), timeout=30, metadata=headers)
-    try:
-        next(stream, None)
-        return grpc.StatusCode.OK, ""
-    except grpc.RpcError as error:
-        return error.code(), reason_of(error)
-    finally:
-        stream.cancel()
 
 
 def expected(method: str, role: str) -> bool:
@@ -173,10 +124,31 @@ def test_a_stranger_is_refused_before_its_message_is_there(tls: Daemon, identiti
     assert (refused.value.code(), reason_of(refused.value)) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_MISSING")
 
 
-def test_the_health_port_answers_without_tls_and_nothing_else(tls: Daemon) -> None:
+@pytest.mark.parametrize("token", ["", "secret-king", "secret-old", "secret-admin"])
+def test_the_health_port_answers_without_tls_and_nothing_else(tls: Daemon, token: str) -> None:
     with grpc.insecure_channel(tls.probe_address) as channel:
-        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
-        assert call(channel, "penstock.v1.AdminService/GetServerInfo")[0] == grpc.StatusCode.UNIMPLEMENTED
+        for method in METHODS:
+            served = method.startswith("grpc.health.v1.")
+            wanted = grpc.StatusCode.OK if served else grpc.StatusCode.UNIMPLEMENTED
+            assert call(channel, method, token)[0] == wanted, method
+
+
+def test_the_metrics_port_shows_no_page_and_changes_nothing(tls: Daemon) -> None:
+    assert tls.page("/metrics") and tls.page("/healthz")
+    for path in ("/", "/statusz", "/pipeline", "/handlez", "/flagz", "/logz"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            tls.page(path)
+        assert refused.value.code == 404, path
+
+
+def test_status_pages_are_for_this_host_alone(tls: Daemon) -> None:
+    """Whoever is on the host reads them; no flag lets others do so (test_status_pages.py), and no page of another site."""
+    with urllib.request.urlopen(f"http://{tls.admin_address}/statusz", timeout=10) as page:
+        assert page.status == 200
+    other = urllib.request.Request(f"http://{tls.admin_address}/statusz", headers={"Host": "penstock.example.org"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(other, timeout=10)
+    assert refused.value.code == 403
 
 
 def test_plaintext_gets_no_answer_on_a_tls_port(tls: Daemon) -> None:
@@ -198,6 +170,21 @@ def test_on_this_host_everybody_is_admin(start_daemon: StartDaemon, tmp_path: pa
             check_all(channel, "admin", "secret-king")  # nobody looks at it
     finally:
         daemon.kill()
+
+
+def test_plaintext_beyond_this_host_may_see_and_infer_and_no_more(tmp_path: pathlib.Path) -> None:
+    daemon = Daemon(tmp_path, *QUICK_DRAIN, "--insecure")
+    port = daemon.address.split(":")[1]
+    daemon = Daemon(tmp_path, *QUICK_DRAIN, "--insecure", f"--listen=0.0.0.0:{port}")
+    daemon.address = daemon.probe_address = f"127.0.0.1:{port}"
+    with daemon.running(), grpc.insecure_channel(daemon.address) as channel:
+        for token in ("", "secret-admin"):  # nobody looks at it
+            check_all(channel, "infer", token)
+
+
+def test_the_word_changes_nothing_on_this_host(start_daemon: StartDaemon) -> None:
+    with grpc.insecure_channel(start_daemon(*QUICK_DRAIN, "--insecure").address) as channel:
+        check_all(channel, "admin")
 
 
 def test_pipelines_outside_the_pattern_are_not_there(tls: Daemon, identities: Identities) -> None:
@@ -229,6 +216,105 @@ def test_a_handle_belongs_to_the_identity_whatever_the_caller_says(tls: Daemon, 
             assert missing.value.reason == "HANDLE_NOT_FOUND"
         handle.release()
         admin.pipeline("own-handles").delete(force=True)
+
+
+def names(handles: list[handle_pb2.Handle]) -> list[tuple[str, str]]:
+    return [(handle.owner, handle.name) for handle in handles]
+
+
+def test_an_admin_lists_and_releases_the_handles_of_others(tls: Daemon, identities: Identities) -> None:
+    def listed(role: str, owner: str) -> list[tuple[str, str]]:
+        request = handle_pb2.ListHandlesRequest(parent="pipelines/own-seen", owner=owner)
+        return names(ask(tls, identities, role, "ListHandles", request, handle_pb2.ListHandlesResponse).handles)
+
+    def released(role: str, owner: str, name: str) -> str:
+        request = handle_pb2.ReleaseHandlesRequest(names=[name], owner=owner)
+        (answer,) = ask(tls, identities, role, "ReleaseHandles", request, handle_pb2.ReleaseHandlesResponse).handles
+        return error_reason(answer.error) if answer.HasField("error") else handle_pb2.HandleState.Name(answer.handle.state)
+
+    with client_of(tls, identities, "train") as trainer, client_of(tls, identities, "admin") as admin:
+        pipeline = create_mlp(trainer, "own-seen")
+        theirs = pipeline.put({"x": mlp_batch(0)[0]}).name
+        own = admin.pipeline("own-seen").put({"x": mlp_batch(0)[0]}).name
+        owner, me = "spiffe://penstock/train", "spiffe://penstock/admin"
+        assert listed("admin", "") == [("", own)]
+        assert listed("admin", owner) == [(owner, theirs)]
+        assert listed("admin", "-") == [(owner, theirs), (me, own)]
+        assert listed("admin", "nobody") == []
+        for role in ("viewer", "infer", "train"):
+            for named in (me, "-", "spiffe://penstock/none"):
+                assert listed(role, named) == [], (role, named)
+            assert released(role, me, own) == "HANDLE_NOT_FOUND"
+        assert listed("train", owner) == [(owner, theirs)]
+        assert released("admin", "", theirs) == "HANDLE_NOT_FOUND"
+        assert released("admin", me, theirs) == "HANDLE_NOT_FOUND"
+        assert released("admin", owner, theirs) == "HANDLE_STATE_RELEASED"
+        assert listed("admin", "-") == [(me, own)]
+        with pytest.raises(grpc.RpcError) as gone:
+            ask(tls, identities, "train", "GetHandle", handle_pb2.GetHandleRequest(name=theirs), handle_pb2.Handle)
+        assert reason_of(gone.value) == "HANDLE_RELEASED"
+        with pytest.raises(grpc.RpcError) as bad:
+            listed("admin", "a b")
+        assert reason_of(bad.value) == "FIELD_INVALID" and "owner: " in bad.value.details()
+        admin.pipeline("own-seen").delete(force=True)
+
+
+def test_an_admin_of_some_pipelines_sees_the_handles_there(tmp_path: pathlib.Path) -> None:
+    identities = changed(tmp_path)
+    lines = identities.map.read_text().replace("spiffe://penstock/infer infer own-*", "spiffe://penstock/infer admin own-a*")
+    identities.map.write_text(lines)
+    (tmp_path / "daemon").mkdir()
+    with TlsDaemon(tmp_path / "daemon", identities).running() as daemon:
+        with client_of(daemon, identities, "train") as trainer:
+            seen, unseen = (create_mlp(trainer, name).put({"x": mlp_batch(0)[0]}).name for name in ("own-a", "own-b"))
+        request = handle_pb2.ListHandlesRequest(parent="pipelines/-", owner="-")
+        answer = ask(daemon, identities, "infer", "ListHandles", request, handle_pb2.ListHandlesResponse)
+        assert [handle.name for handle in answer.handles] == [seen]
+        release = handle_pb2.ReleaseHandlesRequest(names=[seen, unseen], owner="spiffe://penstock/train")
+        answers = ask(daemon, identities, "infer", "ReleaseHandles", release, handle_pb2.ReleaseHandlesResponse).handles
+        assert [answer.HasField("error") for answer in answers] == [False, True]
+
+
+def error_reason(error: status_pb2.Status) -> str:
+    info = error_details_pb2.ErrorInfo()
+    error.details[0].Unpack(info)
+    return info.reason
+
+
+def ask(daemon: Daemon, identities: Identities, role: str, method: str, request: Any, answer: Any) -> Any:
+    """A call of the HandleService."""
+    with grpc.secure_channel(daemon.address, identities.credentials(role)) as channel:
+        path = f"/penstock.v1.HandleService/{method}"
+        call = channel.unary_unary(path, type(request).SerializeToString, answer.FromString)
+        return call(request, timeout=30)
+
+
+def test_metrics_tell_of_the_certificate_its_files_and_who_was_denied(tmp_path: pathlib.Path) -> None:
+    identities = changed(tmp_path)
+    (tmp_path / "daemon").mkdir()
+    with TlsDaemon(tmp_path / "daemon", identities).running() as daemon:
+        end = run("openssl", "x509", "-in", f"{identities.folder}/server.crt", "-noout", "-enddate").split("=")[1]
+        stated = datetime.datetime.strptime(end.strip(), "%b %d %H:%M:%S %Y %Z").replace(tzinfo=datetime.timezone.utc)
+        exported = daemon.metrics().sum("penstock_certificate_expiry_timestamp_seconds", certificate="server")
+        assert exported == stated.timestamp()
+        with grpc.secure_channel(daemon.address, identities.credentials()) as channel:
+            method = "penstock.v1.WorkService/TrainStep"
+            for token in ("", "secret-king", "secret-old", "secret-viewer", "secret-viewer"):
+                call(channel, method, token)
+        for reason, count in [("missing", 1), ("invalid", 1), ("expired", 1)]:
+            assert daemon.metrics().sum("penstock_calls_denied_total", reason=f"credential_{reason}") == count
+        assert daemon.metrics().sum("penstock_calls_denied_total", reason="role_missing") == 2
+        assert daemon.metrics().sum("penstock_credential_files_refused_total") == 0
+        identities.map.write_text("token-viewer king *\n")
+        eventually(lambda: daemon.metrics().sum("penstock_credential_files_refused_total") == 1)
+        identities.issue_server(stated + datetime.timedelta(days=7))
+        eventually(
+            lambda: daemon.metrics().sum("penstock_certificate_expiry_timestamp_seconds") == (stated + datetime.timedelta(days=7)).timestamp()
+        )
+
+
+def test_without_tls_no_certificate_is_told(start_daemon: StartDaemon) -> None:
+    assert start_daemon().metrics().select("penstock_certificate_expiry_timestamp_seconds") == []
 
 
 def client_of(daemon: Daemon, identities: Identities, role: str, caller: str | None = None) -> penstock.Client:
@@ -271,6 +357,11 @@ def test_a_certificate_is_renewed_under_load_without_a_failed_call(tmp_path: pat
                     failed.append(answer)
             old.close()
 
+        with client_of(daemon, identities, "admin") as admin:
+            create_mlp(admin, "own-watched")
+        watcher = client_of(daemon, identities, "viewer")
+        updates = iter(watcher.pipeline("own-watched").watch_statistics(interval=0.1))
+        next(updates)
         threads = [threading.Thread(target=load, args=(kind,)) for kind in (0, 1)]
         for thread in threads:
             thread.start()
@@ -292,6 +383,8 @@ def test_a_certificate_is_renewed_under_load_without_a_failed_call(tmp_path: pat
         for thread in threads:
             thread.join()
         assert failed == [] and min(calls) > 0
+        next(updates)  # a stream that was under way goes on
+        watcher.close()
 
 
 def test_a_revoked_token_stops_working_while_its_connection_lives(tmp_path: pathlib.Path) -> None:
@@ -323,6 +416,10 @@ def test_a_certificate_ends_in_mid_stream(tmp_path: pathlib.Path) -> None:
             next(updates)
             while datetime.datetime.now(datetime.timezone.utc) <= end:
                 next(updates)
+            next(updates)
+            with pytest.raises(penstock.PenstockError) as refused:
+                viewer.pipeline("own-short").statistics()
+            assert (refused.value.code, refused.value.reason) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIAL_EXPIRED")
             next(updates)
             with pytest.raises(penstock.PenstockError) as ended:
                 viewer.server_info()

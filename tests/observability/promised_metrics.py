@@ -68,6 +68,9 @@ grpc_server_handling_seconds                      B2 grpc_type grpc_service grpc
 penstock_ready                                    G
 penstock_ready_condition                          G  condition=config|model|peers|admission
 penstock_certificate_expiry_timestamp_seconds     G  certificate
+penstock_credential_files_refused_total           C
+penstock_calls_denied_total                       C  reason=credential_missing|credential_invalid|credential_expired|role_missing
+penstock_audit_records_total                      C  outcome=written|dropped|failed
 penstock_build_info                               G  version commit cuda torch
 penstock_log_messages_total                       C  level
 penstock_log_dropped_total                        C  cause=rate|full|failed

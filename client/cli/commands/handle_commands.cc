@@ -45,11 +45,22 @@ Table HandleTable() {
   return Table({{"HANDLE"}, {"KIND"}, {"STATE"}, {"SIZE", true}, {"EXPIRES"}, {"METHOD"}, {"HOLDS", false, true}});
 }
 
+// The same of others' handles.
+Table OwnedHandleTable() {
+  return Table({{"OWNER"}, {"HANDLE"}, {"KIND"}, {"STATE"}, {"SIZE", true}, {"EXPIRES"}, {"METHOD"}});
+}
+
 std::string StateText(const v1::Handle& handle) { return Word(v1::HandleState_Name(handle.state()), "HANDLE_STATE_"); }
 
 std::string ExpiryText(const v1::Handle& handle) {
   if (!handle.has_expire_time()) return "";
   return absl::FormatTime("%H:%M:%SZ", FromMessage(handle.expire_time()), absl::UTCTimeZone());
+}
+
+void AddOwnedRow(const v1::Handle& handle, Table* table) {
+  table->Add({handle.owner(), handle.name(), Word(v1::HandleKind_Name(handle.kind()), "HANDLE_KIND_"),
+              StateText(handle), BytesText(static_cast<double>(handle.byte_size())), ExpiryText(handle),
+              handle.method()});
 }
 
 void AddRow(const v1::Handle& handle, Table* table) {
@@ -177,15 +188,22 @@ absl::Status GetHandle(const std::string& name, Session& session) {
   return absl::OkStatus();
 }
 
-absl::Status ListHandles(const std::string& pipeline, Session& session) {
+struct ListOptions {
+  std::string pipeline;
+  std::string owner;
+};
+
+absl::Status ListHandles(const ListOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Handle> handles, client->ListHandles(pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Handle> handles,
+                            client->ListHandles(options.pipeline, options.owner));
   Document document;
-  Table table = HandleTable();
+  const bool owned = !options.owner.empty();
+  Table table = owned ? OwnedHandleTable() : HandleTable();
   for (const v1::Handle& handle : handles) {
     document.lines.push_back(MessageToJson(handle));
     document.names.push_back(handle.name());
-    AddRow(handle, &table);
+    owned ? AddOwnedRow(handle, &table) : AddRow(handle, &table);
   }
   document.json["handles"] = document.lines;
   document.text = handles.empty() ? "no handles\n" : table.Text(false);
@@ -217,9 +235,15 @@ absl::Status Renew(const RenewOptions& options, Session& session) {
   return absl::OkStatus();
 }
 
-absl::Status Release(const Names& names, Session& session) {
+struct ReleaseOptions {
+  Names names;
+  std::string owner;
+};
+
+absl::Status Release(const ReleaseOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
-  PENSTOCK_ASSIGN_OR_RETURN(const v1::ReleaseHandlesResponse response, client->ReleaseHandles(names));
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::ReleaseHandlesResponse response,
+                            client->ReleaseHandles(options.names, options.owner));
   PrintHandleAnswers(response.handles(), session);
   return absl::OkStatus();
 }
@@ -265,22 +289,24 @@ void AddTransfers(CommandTable& table, CLI::App* group) {
   table.Run(fetch, [fetch_options](Session& session) { return Fetch(*fetch_options, session); });
 }
 
-void AddNamesCommand(CommandTable& table, CLI::App* group, const std::string& verb, const std::string& description,
-                     absl::Status (*run)(const Names&, Session&)) {
-  CLI::App* command = table.Add(group, verb, description, "penstock handle " + verb + " HANDLE HANDLE");
-  auto names = std::make_shared<Names>();
-  command->add_option("HANDLE", *names, "Full names of handles")->required();
-  table.Run(command, [names, run](Session& session) { return run(*names, session); });
-}
+void AddListAndRelease(CommandTable& table, CLI::App* group) {
+  CLI::App* list =
+      table.Add(group, "list", "List handles of a pipeline (- for all pipelines)",
+                "penstock handle list gpt\npenstock handle list - -o name\npenstock handle list - --owner -");
+  auto list_options = std::make_shared<ListOptions>();
+  list->add_option("PIPELINE", list_options->pipeline, "Name of the pipeline")->required();
+  list->add_option("--owner", list_options->owner,
+                   "Not own ones, but those of this caller (- for all); needs the role admin")
+      ->type_name("NAME");
+  table.Run(list, [list_options](Session& session) { return ListHandles(*list_options, session); });
 
-void AddOneNameCommand(CommandTable& table, CLI::App* group, const std::string& verb, const std::string& argument,
-                       const std::string& description, const std::string& example,
-                       absl::Status (*run)(const std::string&, Session&)) {
-  CLI::App* command = table.Add(group, verb, description, example);
-  auto name = std::make_shared<std::string>();
-  command->add_option(argument, *name, argument == "HANDLE" ? "Full name of the handle" : "Name of the pipeline")
-      ->required();
-  table.Run(command, [name, run](Session& session) { return run(*name, session); });
+  CLI::App* release = table.Add(group, "release", "Give results back; twice is fine",
+                                "penstock handle release HANDLE HANDLE\npenstock handle release HANDLE --owner NAME");
+  auto release_options = std::make_shared<ReleaseOptions>();
+  release->add_option("HANDLE", release_options->names, "Full names of handles")->required();
+  release->add_option("--owner", release_options->owner, "They belong to this caller; needs the role admin")
+      ->type_name("NAME");
+  table.Run(release, [release_options](Session& session) { return Release(*release_options, session); });
 }
 
 }  // namespace
@@ -301,9 +327,10 @@ void AddHandleCommands(CommandTable& table) {
   wait->add_flag("--any", wait_options->any, "Until one has settled, not all");
   table.Run(wait, [wait_options](Session& session) { return Wait(*wait_options, session); });
 
-  AddOneNameCommand(table, group, "get", "HANDLE", "Show one handle", "penstock handle get HANDLE -o json", GetHandle);
-  AddOneNameCommand(table, group, "list", "PIPELINE", "List own handles of a pipeline (- for all pipelines)",
-                    "penstock handle list gpt\npenstock handle list - -o name", ListHandles);
+  CLI::App* get = table.Add(group, "get", "Show one handle", "penstock handle get HANDLE -o json");
+  auto handle = std::make_shared<std::string>();
+  get->add_option("HANDLE", *handle, "Full name of the handle")->required();
+  table.Run(get, [handle](Session& session) { return GetHandle(*handle, session); });
 
   CLI::App* renew = table.Add(group, "renew", "Prolong leases",
                               "penstock handle renew HANDLE --lease 600\npenstock handle renew --all-of gpt");
@@ -315,8 +342,13 @@ void AddHandleCommands(CommandTable& table) {
       ->type_name("SECONDS");
   table.Run(renew, [renew_options](Session& session) { return Renew(*renew_options, session); });
 
-  AddNamesCommand(table, group, "release", "Give results back; twice is fine", Release);
-  AddNamesCommand(table, group, "cancel", "Cancel the work that would fill handles", Cancel);
+  AddListAndRelease(table, group);
+
+  CLI::App* cancel =
+      table.Add(group, "cancel", "Cancel the work that would fill handles", "penstock handle cancel HANDLE HANDLE");
+  auto names = std::make_shared<Names>();
+  cancel->add_option("HANDLE", *names, "Full names of handles")->required();
+  table.Run(cancel, [names](Session& session) { return Cancel(*names, session); });
 }
 
 }  // namespace penstock

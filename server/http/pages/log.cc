@@ -27,13 +27,12 @@ Document LogPage(const StatusSources& sources) {
   Section levels{.id = "levels", .title = "By level"};
   levels.note = "Lines below the level are counted and not written. A change lasts until the daemon ends.";
   levels.columns = {{"level", "level"}, {"written", "written"}, {"lines", "lines since start"}};
-  if (sources.may_change) levels.columns.push_back({"change", "write from here on"});
+  levels.columns.push_back({"change", "write from here on"});
   for (const LogLevel level : kLogLevels) {
     const std::string name(NameOf(level));
     Cell written(level >= now ? "yes" : "no");
     if (level >= now) written.mark = "good";
     levels.rows.push_back({name, std::move(written), Count(static_cast<double>(LoggedLines(level)))});
-    if (!sources.may_change) continue;
     Cell change(level == now ? "as it is" : absl::StrCat("set ", name));
     if (level != now) change.change = absl::StrCat("/logz?level=", name);
     levels.rows.back().push_back(std::move(change));
@@ -41,18 +40,14 @@ Document LogPage(const StatusSources& sources) {
   page.sections.push_back(std::move(levels));
 
   Section how{.id = "how", .title = "From a terminal"};
-  how.Fact("command", sources.may_change ? "change the level" : "change the level: no",
-           sources.may_change ? absl::StrCat("curl -X POST -H 'X-Penstock-Change: 1' '", sources.facts().admin_address,
-                                             "/logz?level=debug'")
-                              : std::string("only where --admin-listen is an address of this host alone"));
+  how.Fact(
+      "command", "change the level",
+      absl::StrCat("curl -X POST -H 'X-Penstock-Change: 1' '", sources.facts().admin_address, "/logz?level=debug'"));
   page.sections.push_back(std::move(how));
   return page;
 }
 
-HttpResponse ChangeLogLevel(const StatusSources& sources, const HttpRequest& request) {
-  if (!sources.may_change) {
-    return PlainAnswer(403, "--admin-listen: pages change nothing where others than this host can reach them");
-  }
+HttpResponse ChangeLogLevel(const HttpRequest& request) {
   if (const absl::Status allowed = CheckChange(request); !allowed.ok()) {
     return PlainAnswer(403, std::string(allowed.message()));
   }

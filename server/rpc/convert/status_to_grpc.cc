@@ -242,6 +242,14 @@ grpc::Status WithErrorValues(const grpc::Status& status,
   return grpc::Status(status.error_code(), status.error_message(), answer.SerializeAsString());
 }
 
+std::string ReasonIn(const grpc::Status& status) {
+  google::rpc::Status answer;
+  google::rpc::ErrorInfo info;
+  const bool told = !status.error_details().empty() && answer.ParseFromString(status.error_details()) &&
+                    answer.details_size() > 0 && answer.details(0).UnpackTo(&info);
+  return told ? info.reason() : "";
+}
+
 grpc::Status ToGrpcStatus(const absl::Status& status) noexcept {
   if (status.ok()) return grpc::Status::OK;
   grpc::Status told(static_cast<grpc::StatusCode>(status.code()), "");

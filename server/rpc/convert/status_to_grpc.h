@@ -45,6 +45,9 @@ void AddRetryPushback(const absl::Status& status, grpc::CallbackServerContext* c
 grpc::Status WithErrorValues(const grpc::Status& status,
                              const std::vector<std::pair<std::string, std::string>>& values);
 
+// The reason in the ErrorInfo of a status; empty where there is none.
+std::string ReasonIn(const grpc::Status& status);
+
 // What the trailing metadata `grpc-retry-pushback-ms` should say: milliseconds, -1 for "do not retry",
 // nothing for other codes than RESOURCE_EXHAUSTED.
 std::optional<int> RetryPushbackMillis(const absl::Status& status);

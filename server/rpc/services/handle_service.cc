@@ -66,6 +66,23 @@ class Answers {
   size_t bytes_ = 0;
 };
 
+constexpr char kAllOwners[] = "-";
+// Owns nothing: what is looked up in its name is not there.
+constexpr char kNobody[] = "";
+
+// Whose handles a call is about: the caller's own, or those of the owner that an admin names. Where anybody else names
+// one: nobody's.
+absl::StatusOr<std::string> OwnerFor(const Identity& identity, const std::string& named) {
+  if (named.empty() || named == identity.name) return identity.name;
+  if (named != kAllOwners) PENSTOCK_RETURN_IF_ERROR(CheckIdentityName(named, "owner"));
+  return identity.May(Role::kAdmin) ? named : std::string(kNobody);
+}
+
+// One's own handles stay one's own, whatever the pattern says; others' are seen on the pipelines that it names.
+bool MayTouch(const Identity& identity, const std::string& owner, const HandleName& name) {
+  return owner == identity.name || identity.Sees(name.pipeline);
+}
+
 // The pipeline of a parent; empty for pipelines/-, all of them.
 absl::StatusOr<std::string> Parent(const std::string& parent) {
   if (parent == "pipelines/-") return std::string();
@@ -139,24 +156,32 @@ grpc::ServerUnaryReactor* HandleServiceImpl::ListHandles(grpc::CallbackServerCon
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<v1::ListHandlesRequest, v1::ListHandlesResponse>(
       gate_.Of("ListHandles"), context, request, response, kControlMessageBytes,
-      [this](const auto& call) { call->Answer(List(call->caller(), call->request())); });
+      [this](const auto& call) { call->Answer(List(call->identity(), call->request())); });
 }
 
-absl::StatusOr<v1::ListHandlesResponse> HandleServiceImpl::List(const std::string& caller,
+absl::StatusOr<v1::ListHandlesResponse> HandleServiceImpl::List(const Identity& identity,
                                                                 const v1::ListHandlesRequest& request) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, Parent(request.parent()));
   PENSTOCK_ASSIGN_OR_RETURN(const int size, CheckedPageSize(request.page_size()));
-  const std::string scope = absl::StrCat("ListHandles ", caller, " ", pipeline);
+  const bool all = request.owner() == kAllOwners && identity.May(Role::kAdmin);
+  std::string owner = identity.name;
+  if (!all) {
+    PENSTOCK_ASSIGN_OR_RETURN(owner, OwnerFor(identity, request.owner()));
+  }
+  const std::string scope = absl::StrCat("ListHandles ", identity.name, " ", request.owner(), " ", pipeline);
   PENSTOCK_ASSIGN_OR_RETURN(const std::string place, environment_.page_tokens->Read(scope, request.page_token()));
   uint64_t after = 0;
   if (!place.empty() && !absl::SimpleAtoi(place, &after)) after = 0;
-  HandlePage page = environment_.handles->List(caller, pipeline, after, size);
+  HandlePage page = all ? environment_.handles->ListAll(pipeline, after, size)
+                        : environment_.handles->List(owner, pipeline, after, size);
   v1::ListHandlesResponse response;
   size_t bytes = 0;
   for (size_t i = 0; i < page.handles.size(); ++i) {
+    if (!MayTouch(identity, page.handles[i].owner, page.handles[i].name)) continue;
     v1::Handle handle = ToProto(page.handles[i]);
+    if (!request.owner().empty()) handle.set_owner(page.handles[i].owner);
     bytes += handle.ByteSizeLong();
-    if (i > 0 && bytes > kMaxHandlesBytes) {
+    if (response.handles_size() > 0 && bytes > kMaxHandlesBytes) {
       page.next = page.handles[i - 1].serial;
       break;
     }
@@ -205,9 +230,12 @@ grpc::ServerUnaryReactor* HandleServiceImpl::ReleaseHandles(grpc::CallbackServer
       gate_.Of("ReleaseHandles"), context, request, response, kNamesMessageBytes, [this](const auto& call) {
         const auto names = Names(call->request().names());
         if (!names.ok()) return call->Fail(names.status());
+        const auto owner = OwnerFor(call->identity(), call->request().owner());
+        if (!owner.ok()) return call->Fail(owner.status());
         Answers<v1::ReleaseHandlesResponse> reply;
         for (const HandleName& name : *names) {
-          reply.Add(ToProto(name, environment_.handles->Release(call->caller(), name)));
+          const std::string whose = MayTouch(call->identity(), *owner, name) ? *owner : kNobody;
+          reply.Add(ToProto(name, environment_.handles->Release(whose, name)));
         }
         call->Reply(reply.response());
       });

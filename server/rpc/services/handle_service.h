@@ -47,7 +47,7 @@ class HandleServiceImpl final
 
  private:
   absl::Status Wait(const UnaryCallPtr<v1::WaitHandlesRequest, v1::WaitHandlesResponse>& call);
-  absl::StatusOr<v1::ListHandlesResponse> List(const std::string& caller, const v1::ListHandlesRequest& request);
+  absl::StatusOr<v1::ListHandlesResponse> List(const Identity& identity, const v1::ListHandlesRequest& request);
   absl::StatusOr<v1::RenewHandlesResponse> Renew(const std::string& caller, const v1::RenewHandlesRequest& request);
   absl::StatusOr<v1::CancelHandlesResponse> Cancel(const std::string& caller, const v1::CancelHandlesRequest& request);
 

@@ -11,6 +11,7 @@
 #include "engine/wire/tensor_header.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_followers.h"
 #include "server/rpc/convert/inference_request.h"
 
 namespace penstock {
@@ -161,6 +162,7 @@ absl::Status InferenceServiceImpl::Infer(const std::shared_ptr<UnaryCallBase>& c
   const ReceivedMessage received(bytes);
   PENSTOCK_ASSIGN_OR_RETURN(SplitInferRequest request, SplitRequest(received.pieces()));
   const inference::ModelInferRequest& message = request.message;
+  if (const auto note = AuditNoteOf(call->context()); note != nullptr) note->SetPipeline(message.model_name());
   PENSTOCK_ASSIGN_OR_RETURN(const auto model,
                             FindModel(call->identity(), message.model_name(), message.model_version(), "model_name"));
   PENSTOCK_ASSIGN_OR_RETURN(const InferenceParameters parameters, ReadParameters(message));

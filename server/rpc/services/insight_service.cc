@@ -9,6 +9,7 @@
 #include "engine/observe/bubble.h"
 #include "engine/observe/metrics_registry.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_followers.h"
 #include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/services/schedule_reply.h"
 #include "server/rpc/streams/trace_stream.h"
@@ -97,6 +98,7 @@ class StatisticsStream final : public WriteStream {
     v1::WatchStatisticsRequest request;
     PENSTOCK_ASSIGN_OR_RETURN(identity_, service_->gate_.Of("WatchStatistics").Enter(*context()));
     PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request));
+    NoteTarget(*context(), request);
     PENSTOCK_ASSIGN_OR_RETURN(interval_, CheckedDuration(request.interval(), absl::Hours(24), "interval"));
     if (interval_ < kMinInterval) {
       return InvalidField("interval", "must be at least 100 ms", absl::FormatDuration(interval_));

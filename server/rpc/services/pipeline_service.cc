@@ -99,12 +99,7 @@ absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRe
   if (!request.from_checkpoint().empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName source,
                               ParseCheckpointName(request.from_checkpoint(), "from_checkpoint"));
-    if (!call->identity().Sees(source.pipeline)) {
-      return WithValue(CheckpointNotFound(source.checkpoint), "pipeline",
-                       source.pipeline);  // as of one that is not there
-    }
-    PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo info,
-                              environment_.checkpoints->Find(source.pipeline, source.checkpoint));
+    PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo info, FindCheckpoint(environment_, call->identity(), source));
     PENSTOCK_ASSIGN_OR_RETURN(specs, SpecificationFrom(info, request.spec()));
     from = CheckpointSource{source.pipeline, source.checkpoint};
   }

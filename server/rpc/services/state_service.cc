@@ -108,10 +108,7 @@ absl::Status StateServiceImpl::Copy(const UnaryCallPtr<v1::CopyCheckpointRequest
   PENSTOCK_RETURN_IF_ERROR(CheckGivenId(request.checkpoint_id()));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline,
                             FindPipeline(environment_, call->identity(), request.destination(), "destination"));
-  const std::shared_ptr<CheckpointFolder> folder = environment_.checkpoints->FindFolder(source.pipeline);
-  if (folder == nullptr || !call->identity().Sees(source.pipeline)) {
-    return WithValue(CheckpointNotFound(source.checkpoint), "pipeline", source.pipeline);
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(const auto folder, FindCheckpointFolder(environment_, call->identity(), source));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
   pipeline->CopyCheckpoint(ContextOf(call, std::move(ticket)),
                            {.source = folder, .source_id = source.checkpoint, .id = request.checkpoint_id()},

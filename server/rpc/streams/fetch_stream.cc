@@ -9,6 +9,7 @@
 #include "engine/tensor/codec.h"
 #include "engine/wire/chunker.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_followers.h"
 #include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/convert/value_convert.h"
 #include "server/rpc/unary_call.h"
@@ -49,6 +50,7 @@ void FetchStream::Begin(const grpc::ByteBuffer& request) {
 absl::Status FetchStream::Accept(const grpc::ByteBuffer& request) {
   PENSTOCK_ASSIGN_OR_RETURN(const Identity identity, gate_.Enter(*context()));
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(request, kControlMessageBytes, &request_));
+  NoteTarget(*context(), request_);
   PENSTOCK_ASSIGN_OR_RETURN(const HandleName name, HandleName::Parse(request_.name()));
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request_.chunk_size()));
   PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration wait,

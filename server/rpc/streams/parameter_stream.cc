@@ -13,6 +13,7 @@
 #include "engine/wire/chunker.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_followers.h"
 #include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/unary_call.h"
 
@@ -35,6 +36,7 @@ absl::Status ParameterStream::Accept(const grpc::ByteBuffer& bytes) {
   PENSTOCK_ASSIGN_OR_RETURN(const Identity identity, gate_.Enter(*context()));
   v1::ReadParametersRequest request;
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kSpecificationMessageBytes, &request));
+  NoteTarget(*context(), request);
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request.chunk_size()));
   if (request.gradients() && request.include_optimizer_state()) {
     return InvalidField("include_optimizer_state", "goes with parameters, not with gradients", "true");
@@ -78,10 +80,7 @@ absl::Status ParameterStream::ReadCheckpoint(const v1::ReadParametersRequest& re
   }
   if (request.gradients()) return InvalidField("gradients", "are in no checkpoint", "true");
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName(request.checkpoint(), "checkpoint"));
-  if (!identity.Sees(name.pipeline)) {
-    return WithValue(CheckpointNotFound(name.checkpoint), "pipeline", name.pipeline);
-  }
-  PENSTOCK_RETURN_IF_ERROR(environment_.checkpoints->Find(name.pipeline, name.checkpoint).status());
+  PENSTOCK_RETURN_IF_ERROR(FindCheckpoint(environment_, identity, name).status());
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(identity.name, name.pipeline));
   Keep(std::move(place));
   environment_.checkpoint_reader->Read(environment_.checkpoints->FindFolder(name.pipeline), name.checkpoint,

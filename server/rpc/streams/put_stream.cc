@@ -9,6 +9,7 @@
 #include "engine/serve/pipeline_table.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_followers.h"
 #include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/unary_call.h"
 
@@ -66,6 +67,7 @@ absl::StatusOr<bool> PutStream::Begin(const Pieces& bytes) {
   if (joined.size() > kControlMessageBytes || !start.ParseFromString(joined)) {
     return OutOfPlace("must hold a start", absl::StrCat(joined.size(), " bytes"));
   }
+  NoteTarget(*context(), start);
   PENSTOCK_RETURN_IF_ERROR(CheckRequestId(start.request_id(), false));
   PENSTOCK_ASSIGN_OR_RETURN(const std::string pipeline, ParsePipelineName(start.pipeline(), "pipeline"));
   if (start.tensors().empty()) return InvalidField("tensors", "must not be empty", "no tensor");

@@ -57,6 +57,7 @@ class ReceiveStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void GoOn(const absl::StatusOr<bool>& more, grpc::ByteBuffer* read);
 
   StallGuard& guard() { return *guard_; }
+  grpc::CallbackServerContext* context() { return context_; }
 
   // What the derived class holds may go: gRPC is done.
   virtual void Release() = 0;

@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_followers.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
@@ -97,6 +98,7 @@ void TraceStream::Begin(const grpc::ByteBuffer& request) {
 absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
   PENSTOCK_ASSIGN_OR_RETURN(identity_, gate_.Enter(*context()));
   PENSTOCK_RETURN_IF_ERROR(ParseMessage(bytes, kControlMessageBytes, &request_));
+  NoteTarget(*context(), request_);
   PENSTOCK_RETURN_IF_ERROR(CheckRequest(request_));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline,
                             FindPipeline(environment_, identity_, request_.pipeline(), "pipeline"));

@@ -8,6 +8,7 @@
 #include "engine/base/status_macros.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
+#include "server/rpc/call_followers.h"
 #include "server/rpc/convert/model_reply.h"
 #include "server/rpc/unary_call.h"
 
@@ -65,6 +66,7 @@ absl::StatusOr<bool> UploadStream::Take(const v1::UploadModelRequest& message) {
 
 absl::StatusOr<bool> UploadStream::Begin(const v1::UploadModelStart& start) {
   if (started_) return OutOfPlace("must be a chunk", "a second start");
+  NoteTarget(*context(), start);
   PENSTOCK_ASSIGN_OR_RETURN(
       const ModelUploads::Position position,
       parts_.uploads->Start(

@@ -261,6 +261,20 @@ TEST(ErrorTextTest, ASingleFaultIsToldOnceAndSeveralAreAllTold) {
               ::testing::HasSubstr("/ SPEC_INVALID (violations[0]=a, violations[1]=b)\n"));
 }
 
+TEST(ErrorTextTest, AConnectionThatFailsSaysWhatIsAmiss) {
+  const auto told = [](const char* words, bool tls) {
+    return ErrorText("status", absl::UnavailableError(std::string("failed to connect: ") + words), "h:1", tls);
+  };
+  EXPECT_THAT(told("Connection refused", true), ::testing::HasSubstr("no daemon answers at h:1\n"));
+  EXPECT_THAT(told("SSL routines::wrong version number", true), ::testing::HasSubstr("no TLS is spoken at h:1\n"));
+  EXPECT_THAT(told("SSL routines::certificate verify failed", true),
+              ::testing::HasSubstr("the certificate was refused of h:1\n"));
+  EXPECT_THAT(told("Peer name h is not in peer certificate", true),
+              ::testing::HasSubstr("the certificate has another name than h:1\n"));
+  EXPECT_THAT(told("Socket closed", true), ::testing::HasSubstr("look whether --tls-cert has ended"));
+  EXPECT_THAT(told("Socket closed", false), ::testing::HasSubstr("if it speaks TLS: --tls-ca"));
+}
+
 TEST(OutputTest, TableAlignsAndHidesWideColumns) {
   Table table({{"NAME"}, {"SIZE", true}, {"DIGEST", false, true}});
   table.Add({"a", "10", "x"});

@@ -44,7 +44,6 @@ class StatusPagesTest : public ::testing::Test {
                          .pipeline = [](const std::string&) { return std::string(R"({"name":"pipelines/gpt"})"); },
                          .statistics = [](const std::string&) { return std::string(R"({"step":3})"); },
                          .checkpoints = [] { return std::string(R"([{"step":4}])"); }};
-    sources_.may_change = true;
     sources_.checkpoints = [this] { return checkpoints_; };
     sources_.settings = {{"listen", "127.0.0.1:1", "flag", "Address"}};
     sources_.probes = {.metrics_content_type = "text/plain",
@@ -268,13 +267,6 @@ TEST_F(ChangeTest, AnotherSiteChangesNothing) {
   EXPECT_THAT(refused([](HttpRequest* r) { r->query = "level=lo%0Aud"; }, 400), HasSubstr("got \"lo\\u000aud\""));
   refused([](HttpRequest* r) { r->query = ""; }, 400);
   refused([](HttpRequest* r) { r->path = "/flagz"; }, 405);
-}
-
-TEST_F(ChangeTest, WhereOthersReachThePagesNobodyChangesAnything) {
-  sources_.may_change = false;
-  EXPECT_EQ(RespondStatus(sources_, good_).status, 403);
-  EXPECT_EQ(CurrentLogLevel(), LogLevel::kInfo);
-  EXPECT_THAT(Html("/logz"), Not(HasSubstr("<button")));
 }
 
 // --- What the pages tell. ---

@@ -33,7 +33,8 @@ class AuthenticatorTest : public ::testing::Test {
   const TestFiles files_;
   FakeClock clock_;
   std::unique_ptr<Authenticator> authenticator_;
-  FollowedFiles followed_{&clock_};
+  int refused_ = 0;
+  FollowedFiles followed_{&clock_, [this] { ++refused_; }};
   const TestCertificate ann_{{.san = "DNS:elsewhere,URI:spiffe://lab/ann"}};
 };
 
@@ -92,7 +93,7 @@ TEST_F(AuthenticatorTest, MapAndTokensAreThoseOfTheMoment) {
   EXPECT_EQ(ByHeader("Bearer abc"), "CREDENTIAL_INVALID") << "revoked";
   files_.Write("map", "bob king *\n");
   followed_.LookForTest();
-  EXPECT_EQ(followed_.refused(), 1);
+  EXPECT_EQ(refused_, 1);
   EXPECT_EQ(By({.tls = true, .certificate = pem}), "CREDENTIAL_INVALID") << "the last good map stays";
 }
 

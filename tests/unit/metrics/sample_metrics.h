@@ -35,6 +35,7 @@ struct SampleMetrics {
     registry.server().AddMethod("unary", "penstock.v1.WorkService", "TrainStep");
     registry.server().SetDevices({{.name = "cpu:0", .memory_limit_bytes = 1 << 20}});
     registry.server().SetBuild({.version = "0.1.0", .commit = "abc", .cuda = "", .torch = "2.11.0"});
+    registry.server().certificate_end.Set(1.8e9);
   }
 
   testing::FakeClock clock;

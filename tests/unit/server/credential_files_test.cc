@@ -42,11 +42,17 @@ class CredentialFilesTest : public ::testing::Test {
 };
 
 TEST_F(CredentialFilesTest, WithoutACertificateNobodyIsAsked) {
-  const auto files = CredentialFiles::Open(DaemonOptions(), &clock_);
-  ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_EQ(files->certificates, nullptr);
-  EXPECT_FALSE(files->authenticator->knows_callers());
-  EXPECT_EQ(files->authenticator->Authenticate({.name = "ann"})->role, Role::kAdmin);
+  for (const auto& [listen, role] : {std::pair("127.0.0.1:0", Role::kAdmin), std::pair("[::1]:0", Role::kAdmin),
+                                     std::pair("unix:/tmp/socket", Role::kAdmin), std::pair("0.0.0.0:0", Role::kInfer),
+                                     std::pair("192.0.2.1:8470", Role::kInfer), std::pair("[::]:0", Role::kInfer)}) {
+    DaemonOptions options;
+    options.listen = listen;
+    const auto files = CredentialFiles::Open(options, &clock_);
+    ASSERT_TRUE(files.ok()) << files.status();
+    EXPECT_EQ(files->certificates, nullptr);
+    EXPECT_FALSE(files->authenticator->knows_callers());
+    EXPECT_EQ(files->authenticator->Authenticate({.name = "ann"})->role, role) << listen;
+  }
 }
 
 TEST_F(CredentialFilesTest, WithOneCallersShowWhoTheyAre) {

@@ -81,7 +81,7 @@ class GetHandleRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Handle(_message.Message):
-    __slots__ = ["byte_size", "create_time", "error", "expire_time", "kind", "method", "name", "outcome", "results_omitted", "state", "tensors", "values"]
+    __slots__ = ["byte_size", "create_time", "error", "expire_time", "kind", "method", "name", "outcome", "owner", "results_omitted", "state", "tensors", "values"]
     BYTE_SIZE_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class Handle(_message.Message):
     METHOD_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     RESULTS_OMITTED_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
@@ -102,11 +103,12 @@ class Handle(_message.Message):
     method: str
     name: str
     outcome: Outcome
+    owner: str
     results_omitted: bool
     state: HandleState
     tensors: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorHeader]
     values: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[HandleKind, str]] = ..., state: _Optional[_Union[HandleState, str]] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., byte_size: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., method: _Optional[str] = ..., values: _Optional[_Iterable[str]] = ..., results_omitted: bool = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[HandleKind, str]] = ..., state: _Optional[_Union[HandleState, str]] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.TensorHeader, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., byte_size: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., method: _Optional[str] = ..., values: _Optional[_Iterable[str]] = ..., results_omitted: bool = ..., owner: _Optional[str] = ...) -> None: ...
 
 class HandleAnswer(_message.Message):
     __slots__ = ["error", "handle", "name"]
@@ -119,14 +121,16 @@ class HandleAnswer(_message.Message):
     def __init__(self, name: _Optional[str] = ..., handle: _Optional[_Union[Handle, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class ListHandlesRequest(_message.Message):
-    __slots__ = ["page_size", "page_token", "parent"]
+    __slots__ = ["owner", "page_size", "page_token", "parent"]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    owner: str
     page_size: int
     page_token: str
     parent: str
-    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, parent: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class ListHandlesResponse(_message.Message):
     __slots__ = ["handles", "next_page_token"]
@@ -214,10 +218,12 @@ class PutTensorsResponse(_message.Message):
     def __init__(self, credit: _Optional[_Union[PutCredit, _Mapping]] = ..., handle: _Optional[_Union[Handle, _Mapping]] = ...) -> None: ...
 
 class ReleaseHandlesRequest(_message.Message):
-    __slots__ = ["names"]
+    __slots__ = ["names", "owner"]
     NAMES_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+    owner: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class ReleaseHandlesResponse(_message.Message):
     __slots__ = ["handles"]

@@ -15,7 +15,7 @@ from penstock.v1 import model_pb2 as penstock_dot_v1_dot_model__pb2
 from penstock.v1 import role_pb2 as penstock_dot_v1_dot_role__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/v1/model_service.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/model.proto\x1a\x16penstock/v1/role.proto2\xdb\x02\n\x0cModelService\x12Z\n\x0bUploadModel\x12\x1f.penstock.v1.UploadModelRequest\x1a .penstock.v1.UploadModelResponse\"\x04\xf8\xe9\x18\x04(\x01\x30\x01\x12\x42\n\x08GetModel\x12\x1c.penstock.v1.GetModelRequest\x1a\x12.penstock.v1.Model\"\x04\xf8\xe9\x18\x03\x12S\n\nListModels\x12\x1e.penstock.v1.ListModelsRequest\x1a\x1f.penstock.v1.ListModelsResponse\"\x04\xf8\xe9\x18\x03\x12V\n\x0b\x44\x65leteModel\x12\x1f.penstock.v1.DeleteModelRequest\x1a .penstock.v1.DeleteModelResponse\"\x04\xf8\xe9\x18\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/v1/model_service.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/model.proto\x1a\x16penstock/v1/role.proto2\xe3\x02\n\x0cModelService\x12^\n\x0bUploadModel\x12\x1f.penstock.v1.UploadModelRequest\x1a .penstock.v1.UploadModelResponse\"\x08\xf8\xe9\x18\x04\x80\xea\x18\x01(\x01\x30\x01\x12\x42\n\x08GetModel\x12\x1c.penstock.v1.GetModelRequest\x1a\x12.penstock.v1.Model\"\x04\xf8\xe9\x18\x03\x12S\n\nListModels\x12\x1e.penstock.v1.ListModelsRequest\x1a\x1f.penstock.v1.ListModelsResponse\"\x04\xf8\xe9\x18\x03\x12Z\n\x0b\x44\x65leteModel\x12\x1f.penstock.v1.DeleteModelRequest\x1a .penstock.v1.DeleteModelResponse\"\x08\xf8\xe9\x18\x04\x80\xea\x18\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.model_service_pb2', globals())
@@ -23,13 +23,13 @@ if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
   _MODELSERVICE.methods_by_name['UploadModel']._options = None
-  _MODELSERVICE.methods_by_name['UploadModel']._serialized_options = b'\370\351\030\004'
+  _MODELSERVICE.methods_by_name['UploadModel']._serialized_options = b'\370\351\030\004\200\352\030\001'
   _MODELSERVICE.methods_by_name['GetModel']._options = None
   _MODELSERVICE.methods_by_name['GetModel']._serialized_options = b'\370\351\030\003'
   _MODELSERVICE.methods_by_name['ListModels']._options = None
   _MODELSERVICE.methods_by_name['ListModels']._serialized_options = b'\370\351\030\003'
   _MODELSERVICE.methods_by_name['DeleteModel']._options = None
-  _MODELSERVICE.methods_by_name['DeleteModel']._serialized_options = b'\370\351\030\004'
+  _MODELSERVICE.methods_by_name['DeleteModel']._serialized_options = b'\370\351\030\004\200\352\030\001'
   _MODELSERVICE._serialized_start=98
-  _MODELSERVICE._serialized_end=445
+  _MODELSERVICE._serialized_end=453
 # @@protoc_insertion_point(module_scope)

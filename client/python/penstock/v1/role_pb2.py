@@ -14,12 +14,13 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16penstock/v1/role.proto\x12\x0bpenstock.v1\x1a google/protobuf/descriptor.proto*]\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_VIEWER\x10\x01\x12\x0e\n\nROLE_INFER\x10\x02\x12\x0e\n\nROLE_TRAIN\x10\x03\x12\x0e\n\nROLE_ADMIN\x10\x04:A\n\x04role\x12\x1e.google.protobuf.MethodOptions\x18\x9f\x8d\x03 \x01(\x0e\x32\x11.penstock.v1.Roleb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16penstock/v1/role.proto\x12\x0bpenstock.v1\x1a google/protobuf/descriptor.proto*]\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_VIEWER\x10\x01\x12\x0e\n\nROLE_INFER\x10\x02\x12\x0e\n\nROLE_TRAIN\x10\x03\x12\x0e\n\nROLE_ADMIN\x10\x04:A\n\x04role\x12\x1e.google.protobuf.MethodOptions\x18\x9f\x8d\x03 \x01(\x0e\x32\x11.penstock.v1.Role:7\n\rchanges_state\x12\x1e.google.protobuf.MethodOptions\x18\xa0\x8d\x03 \x01(\x08\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.role_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
   google_dot_protobuf_dot_descriptor__pb2.MethodOptions.RegisterExtension(role)
+  google_dot_protobuf_dot_descriptor__pb2.MethodOptions.RegisterExtension(changes_state)
 
   DESCRIPTOR._options = None
   _ROLE._serialized_start=73

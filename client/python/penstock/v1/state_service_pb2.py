@@ -15,7 +15,7 @@ from penstock.v1 import role_pb2 as penstock_dot_v1_dot_role__pb2
 from penstock.v1 import state_pb2 as penstock_dot_v1_dot_state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/v1/state_service.proto\x12\x0bpenstock.v1\x1a\x16penstock/v1/role.proto\x1a\x17penstock/v1/state.proto2\xb4\x05\n\x0cStateService\x12S\n\x0eSaveCheckpoint\x12\".penstock.v1.SaveCheckpointRequest\x1a\x17.penstock.v1.Checkpoint\"\x04\xf8\xe9\x18\x03\x12S\n\x0e\x43opyCheckpoint\x12\".penstock.v1.CopyCheckpointRequest\x1a\x17.penstock.v1.Checkpoint\"\x04\xf8\xe9\x18\x03\x12h\n\x11RestoreCheckpoint\x12%.penstock.v1.RestoreCheckpointRequest\x1a&.penstock.v1.RestoreCheckpointResponse\"\x04\xf8\xe9\x18\x03\x12\x65\n\x10\x44\x65leteCheckpoint\x12$.penstock.v1.DeleteCheckpointRequest\x1a%.penstock.v1.DeleteCheckpointResponse\"\x04\xf8\xe9\x18\x03\x12\x62\n\x0fListCheckpoints\x12#.penstock.v1.ListCheckpointsRequest\x1a$.penstock.v1.ListCheckpointsResponse\"\x04\xf8\xe9\x18\x01\x12\x61\n\x0eReadParameters\x12\".penstock.v1.ReadParametersRequest\x1a#.penstock.v1.ReadParametersResponse\"\x04\xf8\xe9\x18\x03\x30\x01\x12\x62\n\x0fWriteParameters\x12#.penstock.v1.WriteParametersRequest\x1a$.penstock.v1.WriteParametersResponse\"\x04\xf8\xe9\x18\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/v1/state_service.proto\x12\x0bpenstock.v1\x1a\x16penstock/v1/role.proto\x1a\x17penstock/v1/state.proto2\xc8\x05\n\x0cStateService\x12W\n\x0eSaveCheckpoint\x12\".penstock.v1.SaveCheckpointRequest\x1a\x17.penstock.v1.Checkpoint\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12W\n\x0e\x43opyCheckpoint\x12\".penstock.v1.CopyCheckpointRequest\x1a\x17.penstock.v1.Checkpoint\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12l\n\x11RestoreCheckpoint\x12%.penstock.v1.RestoreCheckpointRequest\x1a&.penstock.v1.RestoreCheckpointResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12i\n\x10\x44\x65leteCheckpoint\x12$.penstock.v1.DeleteCheckpointRequest\x1a%.penstock.v1.DeleteCheckpointResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12\x62\n\x0fListCheckpoints\x12#.penstock.v1.ListCheckpointsRequest\x1a$.penstock.v1.ListCheckpointsResponse\"\x04\xf8\xe9\x18\x01\x12\x61\n\x0eReadParameters\x12\".penstock.v1.ReadParametersRequest\x1a#.penstock.v1.ReadParametersResponse\"\x04\xf8\xe9\x18\x03\x30\x01\x12\x66\n\x0fWriteParameters\x12#.penstock.v1.WriteParametersRequest\x1a$.penstock.v1.WriteParametersResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.state_service_pb2', globals())
@@ -23,19 +23,19 @@ if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
   _STATESERVICE.methods_by_name['SaveCheckpoint']._options = None
-  _STATESERVICE.methods_by_name['SaveCheckpoint']._serialized_options = b'\370\351\030\003'
+  _STATESERVICE.methods_by_name['SaveCheckpoint']._serialized_options = b'\370\351\030\003\200\352\030\001'
   _STATESERVICE.methods_by_name['CopyCheckpoint']._options = None
-  _STATESERVICE.methods_by_name['CopyCheckpoint']._serialized_options = b'\370\351\030\003'
+  _STATESERVICE.methods_by_name['CopyCheckpoint']._serialized_options = b'\370\351\030\003\200\352\030\001'
   _STATESERVICE.methods_by_name['RestoreCheckpoint']._options = None
-  _STATESERVICE.methods_by_name['RestoreCheckpoint']._serialized_options = b'\370\351\030\003'
+  _STATESERVICE.methods_by_name['RestoreCheckpoint']._serialized_options = b'\370\351\030\003\200\352\030\001'
   _STATESERVICE.methods_by_name['DeleteCheckpoint']._options = None
-  _STATESERVICE.methods_by_name['DeleteCheckpoint']._serialized_options = b'\370\351\030\003'
+  _STATESERVICE.methods_by_name['DeleteCheckpoint']._serialized_options = b'\370\351\030\003\200\352\030\001'
   _STATESERVICE.methods_by_name['ListCheckpoints']._options = None
   _STATESERVICE.methods_by_name['ListCheckpoints']._serialized_options = b'\370\351\030\001'
   _STATESERVICE.methods_by_name['ReadParameters']._options = None
   _STATESERVICE.methods_by_name['ReadParameters']._serialized_options = b'\370\351\030\003'
   _STATESERVICE.methods_by_name['WriteParameters']._options = None
-  _STATESERVICE.methods_by_name['WriteParameters']._serialized_options = b'\370\351\030\003'
+  _STATESERVICE.methods_by_name['WriteParameters']._serialized_options = b'\370\351\030\003\200\352\030\001'
   _STATESERVICE._serialized_start=98
-  _STATESERVICE._serialized_end=790
+  _STATESERVICE._serialized_end=810
 # @@protoc_insertion_point(module_scope)
