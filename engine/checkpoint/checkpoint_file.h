@@ -26,9 +26,9 @@ struct CheckpointManifest;
 
 // Where a checkpoint stands in the order of a pipeline's calls.
 struct CheckpointPlace {
-  std::string life = {};  // of the pipeline whose order it is; empty: it has no place, and the rest means nothing
-  int64_t sequence = 0;   // of the call that saved it, or of the last one before
-  bool whole = false;     // it has the effect of all calls up to that one, and of no other: a replay can go on from it
+  std::string life = {};   // of the pipeline whose order it is; empty: it has no place, and the rest means nothing
+  int64_t sequence = 0;    // of the call that saved it, or of the last one before
+  bool whole = false;      // it has the effect of all calls up to that one, and of no other: a replay can go on from it
   bool automatic = false;  // made for the journal, which deletes it
 
   bool operator==(const CheckpointPlace&) const = default;
@@ -117,6 +117,9 @@ class CheckpointFolder {
   absl::StatusOr<CheckpointInfo> Find(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
   // By identifier. A damaged one is in the list with what can be known of it; Load() refuses it.
   std::vector<CheckpointInfo> List() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Copies one into the folder of another state folder's pipeline, which must be there, and compares it with its
+  // checksum on the way. Files of the machine only.
+  absl::Status CopyTo(const std::string& id, const std::string& folder) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
   // After a failure it is whole or gone, as List() tells.
   absl::Status Remove(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
   // Removes all checkpoints, the folder included.

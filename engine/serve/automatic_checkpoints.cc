@@ -4,8 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
@@ -28,7 +30,7 @@ absl::Status AutomaticCheckpoints::BeforeFirst(const Call& call) {
 }
 
 absl::Status AutomaticCheckpoints::SaveBegin(int64_t sequence) {
-  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence));
+  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence).status());
   begun_ = true;
   return absl::OkStatus();
 }
@@ -38,13 +40,46 @@ void AutomaticCheckpoints::After(const Call& call) {
   if (call.As<RestoreCall>() != nullptr) restored_ = true;
   const PipelineJournal::ReplaySize size = journal_->journal().replay_size();
   if (!restored_ && size.bytes < limits_.replay_bytes && size.run_nanos < limits_.replay_nanos) return;
-  const absl::Status saved = SaveNow();
-  if (saved.ok() || ReasonOf(saved) == "ACCUMULATION_OPEN") return;
+  const absl::Status saved =
+      SaveAndCut([name = name_](const absl::Status& cut) {
+        if (cut.ok()) return;
+        LogWarning("the journal could not be cut",
+                   {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
+      }).status();
+  if (saved.ok() || ReasonOf(saved) == "ACCUMULATION_OPEN" || ReasonOf(saved) == "JOURNAL_BUSY") return;
   LogWarning("no automatic checkpoint: the journal grows on",
              {{"pipeline", name_}, {"reason", ReasonOf(saved)}, {"error", std::string(saved.message())}});
 }
 
-absl::Status AutomaticCheckpoints::SaveNow() {
+absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::Compact() {
+  if (journal_->journal().replay_size().rows == 0) return Compacted();
+  absl::Status cut;
+  absl::Notification over;
+  PENSTOCK_ASSIGN_OR_RETURN(Compacted compacted, SaveAndCut([&](const absl::Status& status) {
+                              cut = status;
+                              over.Notify();
+                            }));
+  over.WaitForNotification();
+  PENSTOCK_RETURN_IF_ERROR(cut);
+  return compacted;
+}
+
+void AutomaticCheckpoints::Hold() {
+  const auto idle = [this] {
+    held_mu_.AssertReaderHeld();
+    return !saving_;
+  };
+  absl::MutexLock lock(&held_mu_);
+  held_mu_.Await(absl::Condition(&idle));
+  ++holds_;
+}
+
+void AutomaticCheckpoints::Release() {
+  absl::MutexLock lock(&held_mu_);
+  --holds_;
+}
+
+absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut(PipelineJournal::Done cut) {
   int64_t sequence = 0;
   {
     absl::MutexLock lock(&calls_->mu);
@@ -54,27 +89,36 @@ absl::Status AutomaticCheckpoints::SaveNow() {
     }
     sequence = calls_->training.ended_sequence();
   }
+  {
+    absl::MutexLock lock(&held_mu_);
+    if (holds_ > 0) {
+      return Error(absl::StatusCode::kFailedPrecondition, "JOURNAL_BUSY", "the journal is being copied");
+    }
+    saving_ = true;
+  }
+  const absl::Cleanup end = [this] {
+    absl::MutexLock lock(&held_mu_);
+    saving_ = false;
+  };
   journal_->AwaitSettled();
   PENSTOCK_RETURN_IF_ERROR(journal_->health());
-  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence));
+  Compacted compacted;
+  PENSTOCK_ASSIGN_OR_RETURN(compacted.checkpoint, SaveAs(sequence));
   restored_ = false;
-  const int64_t last = std::min(sequence, journal_->journal().last_sequence());
-  journal_->journal().Cut(last, [name = name_](const absl::Status& cut) {
-    if (cut.ok()) return;
-    LogWarning("the journal could not be cut",
-               {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
-  });
+  const PipelineJournal::ReplaySize gone = journal_->journal().replay_size(sequence);
+  compacted.gone = {.calls = gone.rows, .bytes = gone.bytes};
+  journal_->journal().Cut(std::min(sequence, journal_->journal().last_sequence()), std::move(cut));
   RemoveOld();
-  return absl::OkStatus();
+  return compacted;
 }
 
-absl::Status AutomaticCheckpoints::SaveAs(int64_t sequence) {
+absl::StatusOr<CheckpointInfo> AutomaticCheckpoints::SaveAs(int64_t sequence) {
   PENSTOCK_ASSIGN_OR_RETURN(
-      const CheckpointInfo saved,
+      CheckpointInfo saved,
       runner_->SaveState(IdOf(sequence), {.life = life_, .sequence = sequence, .whole = true, .automatic = true}));
   LogInfo("automatic checkpoint saved",
           {{"pipeline", name_}, {"checkpoint", saved.id}, {"step", std::to_string(saved.step)}});
-  return absl::OkStatus();
+  return saved;
 }
 
 void AutomaticCheckpoints::RemoveOld() {
@@ -82,9 +126,8 @@ void AutomaticCheckpoints::RemoveOld() {
   std::erase_if(own, [this](const CheckpointInfo& info) {
     return !info.place.automatic || info.place.life != life_ || !info.damage.empty();
   });
-  std::sort(own.begin(), own.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
-    return a.place.sequence > b.place.sequence;
-  });
+  std::sort(own.begin(), own.end(),
+            [](const CheckpointInfo& a, const CheckpointInfo& b) { return a.place.sequence > b.place.sequence; });
   for (size_t i = limits_.kept; i < own.size(); ++i) {
     if (const absl::Status removed = checkpoints_->Remove(own[i].id); !removed.ok()) {
       LogWarning("can't delete an old checkpoint",

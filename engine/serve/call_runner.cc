@@ -277,8 +277,7 @@ CheckpointPlace CallRunner::PlaceOf(const Call& call) const {
 
 std::optional<CheckpointInfo> CallRunner::SavedBy(const Call& call, const std::string& id) const {
   absl::StatusOr<CheckpointInfo> found = checkpoints_->Find(id);
-  const bool same =
-      found.ok() && found->damage.empty() && !origin_.life.empty() && found->place == PlaceOf(call);
+  const bool same = found.ok() && found->damage.empty() && !origin_.life.empty() && found->place == PlaceOf(call);
   return same ? std::optional<CheckpointInfo>(*std::move(found)) : std::nullopt;
 }
 
@@ -360,6 +359,13 @@ absl::StatusOr<Executed> CallRunner::Run(const UpdateOptimizerCall& update, Call
   executed.run.step = pipeline_->step();
   executed.checkpoint = CheckpointInfo{};
   executed.replaced_state = true;
+  return executed;
+}
+
+// It changes the journal, and not the state.
+absl::StatusOr<Executed> CallRunner::Run(const CompactCall&, Call&) const {
+  Executed executed;
+  executed.run.step = pipeline_->step();
   return executed;
 }
 
