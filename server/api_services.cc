@@ -15,6 +15,7 @@ ApiServices::ApiServices(const Parts& parts) {
   Add<AdminServiceImpl>(v1::AdminService::service_full_name(), environment.authenticator, parts.info);
   handles_ = Add<HandleServiceImpl>(v1::HandleService::service_full_name(), environment);
   insight_ = Add<InsightServiceImpl>(v1::InsightService::service_full_name(), environment, parts.trace_jobs);
+  Add<JournalServiceImpl>(v1::JournalService::service_full_name(), environment, parts.journals);
   Add<ModelServiceImpl>(v1::ModelService::service_full_name(), environment, parts.models);
   Add<PipelineServiceImpl>(v1::PipelineService::service_full_name(), environment);
   Add<StateServiceImpl>(v1::StateService::service_full_name(), environment);

@@ -10,6 +10,7 @@
 #include "server/rpc/service_environment.h"
 #include "server/rpc/services/health_service.h"
 #include "server/rpc/services/inference_service.h"
+#include "server/rpc/services/journal_service.h"
 #include "server/rpc/services/model_service.h"
 
 namespace penstock {
@@ -28,6 +29,7 @@ class ApiServices {
   struct Parts {
     ServiceEnvironment environment;
     JobThread* trace_jobs = nullptr;
+    JournalParts journals = {};
     ModelParts models;
     std::function<v1::ServerInfo()> info;
     InferenceServiceImpl::Options inference;

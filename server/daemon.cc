@@ -18,6 +18,7 @@
 #include "engine/base/file.h"
 #include "engine/base/job_thread.h"
 #include "engine/base/log.h"
+#include "engine/base/state_lock.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/thread.h"
 #include "engine/base/timer_queue.h"
@@ -50,7 +51,6 @@
 #include "server/rpc/method_roles.h"
 #include "server/rpc/services/health_service.h"
 #include "server/server_info.h"
-#include "server/state_lock.h"
 #include "server/status_sources.h"
 #include "server/tls_credentials.h"
 
@@ -294,6 +294,17 @@ class Daemon::Parts {
     return InvalidField("--model-root", "must be a folder that can be read", options_.model_root);
   }
 
+  StateCopy::Parts CopyParts() {
+    if (journals_ == nullptr) return {};
+    return {.pipelines = pipelines_.get(),
+            .journal = journals_->daemon(),
+            .checkpoints = checkpoints_.get(),
+            .records = journals_->setup()->records,
+            .clock = clock_,
+            .state_dir = options_.state_dir,
+            .options = journals_->setup()->options};
+  }
+
   ServiceEnvironment Environment() {
     return {.pipelines = pipelines_.get(),
             .checkpoints = checkpoints_.get(),
@@ -311,6 +322,7 @@ class Daemon::Parts {
     services_ = std::make_unique<ApiServices>(ApiServices::Parts{
         .environment = Environment(),
         .trace_jobs = trace_jobs_.get(),
+        .journals = {.state = CopyParts(), .reads = journal_reads_.get(), .jobs = journal_jobs_.get()},
         .models =
             {.root = models_.get(), .jobs = model_jobs_.get(), .reads = model_reads_.get(), .uploads = uploads_.get()},
         .info = [this] { return Info(); },
@@ -458,6 +470,8 @@ class Daemon::Parts {
     http_.reset();
     liveness_.reset();
     trace_jobs_->Close();
+    journal_reads_->Close();
+    journal_jobs_->Close();
     if (pipelines_ != nullptr) pipelines_->Close();
     if (checkpoint_reader_ != nullptr) checkpoint_reader_->Close();
     if (model_reads_ != nullptr) model_reads_->Close();
@@ -491,6 +505,8 @@ class Daemon::Parts {
   std::shared_ptr<JobThread> model_jobs_;
   std::unique_ptr<JobThread> model_reads_;
   const std::unique_ptr<JobThread> trace_jobs_ = std::make_unique<JobThread>("ps-traces");
+  const std::unique_ptr<JobThread> journal_reads_ = std::make_unique<JobThread>("ps-rows");
+  const std::unique_ptr<JobThread> journal_jobs_ = std::make_unique<JobThread>("ps-copies");
   std::unique_ptr<StateLock> models_lock_;
   std::unique_ptr<ModelUploads> uploads_;
   std::unique_ptr<Admission> admission_;

@@ -226,6 +226,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
   AddHandleCommands(table);
   AddCheckpointCommands(table);
   AddParamsCommands(table);
+  AddJournalCommands(table);
   AddScheduleCommands(table);
   AddTraceCommand(table);
   AddTopCommand(table);

@@ -64,6 +64,7 @@ void AddInferCommand(CommandTable& table);
 void AddHandleCommands(CommandTable& table);
 void AddCheckpointCommands(CommandTable& table);
 void AddParamsCommands(CommandTable& table);
+void AddJournalCommands(CommandTable& table);
 void AddScheduleCommands(CommandTable& table);
 void AddTraceCommand(CommandTable& table);
 void AddTopCommand(CommandTable& table);

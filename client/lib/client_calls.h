@@ -17,6 +17,7 @@
 #include "penstock/v1/admin_service.grpc.pb.h"
 #include "penstock/v1/handle_service.grpc.pb.h"
 #include "penstock/v1/insight_service.grpc.pb.h"
+#include "penstock/v1/journal_service.grpc.pb.h"
 #include "penstock/v1/model_service.grpc.pb.h"
 #include "penstock/v1/pipeline_service.grpc.pb.h"
 #include "penstock/v1/state_service.grpc.pb.h"
@@ -49,6 +50,7 @@ struct PipelineClient::Stubs {
         state(control),
         insight(control),
         insight_data(tensors),
+        journals(control),
         models(control),
         model_data(tensors),
         admin(control),
@@ -62,6 +64,7 @@ struct PipelineClient::Stubs {
   v1::StateService::Stub state;
   v1::InsightService::Stub insight;
   v1::InsightService::Stub insight_data;
+  v1::JournalService::Stub journals;
   v1::ModelService::Stub models;
   v1::ModelService::Stub model_data;
   v1::AdminService::Stub admin;

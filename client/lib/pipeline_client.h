@@ -20,6 +20,7 @@
 #include "penstock/v1/admin.pb.h"
 #include "penstock/v1/handle.pb.h"
 #include "penstock/v1/insight.pb.h"
+#include "penstock/v1/journal.pb.h"
 #include "penstock/v1/model.pb.h"
 #include "penstock/v1/pipeline.pb.h"
 #include "penstock/v1/state.pb.h"
@@ -131,6 +132,14 @@ class PipelineClient {
   // As long as it records, it waits: until the steps have ended or the calls are cancelled.
   absl::StatusOr<v1::TraceSummary> ExportTrace(const v1::ExportTraceRequest& request,
                                                const std::function<absl::Status(std::string_view)>& on_data);
+
+  // Journals. At most `limit` calls.
+  absl::StatusOr<std::vector<v1::JournalCall>> ListJournalCalls(const std::string& pipeline, bool newest_first,
+                                                                int64_t limit);
+  absl::StatusOr<v1::VerifyJournalResponse> VerifyJournal(const std::string& pipeline);
+  absl::StatusOr<v1::CompactJournalResponse> CompactJournal(const std::string& pipeline);
+  absl::StatusOr<v1::BackUpJournalResponse> BackUpJournal(const v1::BackUpJournalRequest& request);
+  absl::StatusOr<std::vector<v1::HistoryStep>> GetHistory(const std::string& pipeline);  // every page
 
   // The daemon.
   absl::StatusOr<v1::ServerInfo> GetServerInfo();

@@ -118,6 +118,9 @@ class CheckpointFolder {
   absl::StatusOr<CheckpointInfo> Find(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
   // By identifier. A damaged one is in the list with what can be known of it; Load() refuses it.
   std::vector<CheckpointInfo> List() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Copies one into the folder of another state folder's pipeline, which must be there, and compares it with its
+  // checksum on the way. Files of the machine only.
+  absl::Status CopyTo(const std::string& id, const std::string& folder) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
   // After a failure it is whole or gone, as List() tells.
   absl::Status Remove(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_, disk_mu_);
   // Removes all checkpoints, the folder included.

@@ -115,6 +115,8 @@ absl::StatusOr<std::unique_ptr<CallTable>> CallTable::Open(Database* database) {
       {&table->read_row_, "SELECT * FROM calls WHERE sequence >= ?1 ORDER BY sequence LIMIT 1"},
       {&table->read_outcome_, "SELECT " + outcome_columns + ", outcome FROM outcomes WHERE sequence = ?1"},
       {&table->visit_outcomes_, "SELECT " + outcome_columns + ", outcome FROM outcomes ORDER BY sequence"},
+      {&table->outcomes_after_, "SELECT sequence FROM outcomes WHERE sequence > ?1 ORDER BY sequence LIMIT ?2"},
+      {&table->outcomes_before_, "SELECT sequence FROM outcomes WHERE sequence < ?1 ORDER BY sequence DESC LIMIT ?2"},
       {&table->read_cut_,
        "SELECT sequence, checksum, CASE WHEN files > 0 THEN inputs END FROM calls WHERE sequence <= ?1 "
        "ORDER BY sequence LIMIT ?2"},
@@ -205,6 +207,17 @@ absl::StatusOr<std::optional<RecordedCall>> CallTable::ReadOutcome(int64_t seque
   read_outcome_.Reset();
   PENSTOCK_RETURN_IF_ERROR(call.status());
   return std::optional<RecordedCall>(*std::move(call));
+}
+
+absl::StatusOr<std::vector<int64_t>> CallTable::OutcomeSequences(int64_t after, bool newest_first, int64_t limit) {
+  Statement& statement = newest_first ? outcomes_before_ : outcomes_after_;
+  statement.Bind(1, after).Bind(2, limit);
+  std::vector<int64_t> sequences;
+  while (true) {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool found, statement.Step());
+    if (!found) return sequences;
+    sequences.push_back(statement.Integer(0));
+  }
 }
 
 absl::Status CallTable::VisitOutcomes(const std::function<absl::Status(const RecordedCall&)>& visit) {

@@ -57,6 +57,8 @@ class CallTable {
   // that is not checked, but must be where nothing else has checked it.
   absl::StatusOr<std::optional<CallRow>> ReadRow(int64_t from, std::optional<uint32_t> before);
   absl::StatusOr<std::optional<RecordedCall>> ReadOutcome(int64_t sequence);
+  // The sequences of outcomes after `after`, or before it where the newest come first; at most `limit`.
+  absl::StatusOr<std::vector<int64_t>> OutcomeSequences(int64_t after, bool newest_first, int64_t limit);
   // All outcomes, oldest first.
   absl::Status VisitOutcomes(const std::function<absl::Status(const RecordedCall&)>& visit);
 
@@ -82,6 +84,8 @@ class CallTable {
   Statement read_row_;
   Statement read_outcome_;
   Statement visit_outcomes_;
+  Statement outcomes_after_;
+  Statement outcomes_before_;
   Statement read_cut_;
   Statement delete_rows_;
   Statement newest_kept_;

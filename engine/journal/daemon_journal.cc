@@ -58,11 +58,11 @@ std::string BytesAt(const Statement& statement, int column) { return std::string
 
 absl::StatusOr<JournalledPipeline> PipelineAt(const Statement& row) {
   JournalledPipeline pipeline{.name = BytesAt(row, 0),
-                       .life = BytesAt(row, 1),
-                       .owner = BytesAt(row, 2),
-                       .specification = BytesAt(row, 3),
-                       .fingerprint = BytesAt(row, 4),
-                       .create_unix_nanos = row.Integer(5)};
+                              .life = BytesAt(row, 1),
+                              .owner = BytesAt(row, 2),
+                              .specification = BytesAt(row, 3),
+                              .fingerprint = BytesAt(row, 4),
+                              .create_unix_nanos = row.Integer(5)};
   if (row.Integer(6) == ChecksumOfPipeline(pipeline)) return pipeline;
   return JournalCorrupt("the row of a pipeline does not match its checksum");
 }
@@ -209,6 +209,17 @@ absl::StatusOr<std::optional<PipelineRequest>> DaemonJournal::FindRequest(const 
   if (!found) return std::optional<PipelineRequest>();
   PENSTOCK_ASSIGN_OR_RETURN(PipelineRequest request, RequestAt(find_request_));
   return std::optional<PipelineRequest>(std::move(request));
+}
+
+absl::Status DaemonJournal::BackUp(const std::string& folder) {
+  absl::MutexLock lock(&mu_);  // it is small
+  const Database::Options options{.files = options_.files, .vfs = options_.vfs};
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<DatabaseBackup> backup,
+                            DatabaseBackup::Begin(database_.get(), folder + "/daemon.db", options));
+  while (true) {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool whole, backup->Step());
+    if (whole) return absl::OkStatus();
+  }
 }
 
 absl::Status DaemonJournal::Close() {

@@ -64,7 +64,7 @@ class DaemonJournal {
   };
   // What is written at once.
   struct Change {
-    std::optional<JournalledPipeline> put = {};          // replaces one of its name
+    std::optional<JournalledPipeline> put = {};   // replaces one of its name
     std::optional<std::string> remove = {};       // a pipeline's name
     std::optional<PipelineRequest> request = {};  // replaces one of its identity, method and request id
   };
@@ -79,6 +79,8 @@ class DaemonJournal {
   absl::StatusOr<std::vector<JournalledPipeline>> Pipelines() ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::optional<PipelineRequest>> FindRequest(const std::string& identity, const std::string& method,
                                                              const std::string& request_id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Copies it into another folder, which must be there, with the names that its files have here.
+  absl::Status BackUp(const std::string& folder) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Close() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

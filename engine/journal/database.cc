@@ -235,6 +235,8 @@ absl::Status Database::Failed(int code, std::string_view operation) {
   return status;
 }
 
+void Database::ForgetPages() { sqlite3_db_release_memory(connection_); }
+
 absl::Status Database::Close() { return stopped_.ok() ? Checkpoint(/*cut=*/true) : stopped_; }
 
 absl::StatusOr<std::unique_ptr<DatabaseBackup>> DatabaseBackup::Begin(Database* from, const std::string& path,

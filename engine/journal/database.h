@@ -94,6 +94,8 @@ class Database {
   absl::Status Commit();
   void RollBack();
 
+  // What is read next comes from the disk.
+  void ForgetPages();
   // Writes the log into the database, syncs it, and lets the log begin anew; with `cut`, the log is emptied as well.
   absl::Status Checkpoint(bool cut = false);
   // Pages of the log since it last began anew.

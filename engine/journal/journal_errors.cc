@@ -39,6 +39,12 @@ absl::Status JournalStopped(std::string_view cause) {
       absl::StrCat("the journal takes nothing until a restart, since its disk has failed: ", AbseilView(cause)));
 }
 
+absl::Status JournalOff() {
+  return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED", "this daemon was started with --journal=off")
+      .With("field", "--journal")
+      .With("value", "off");
+}
+
 absl::Status JournalFull(std::string_view operation) {
   return Error(absl::StatusCode::kResourceExhausted, "STORAGE_FULL",
                absl::StrCat(AbseilView(operation), ": the disk of the journal is full"));

@@ -16,6 +16,9 @@ absl::Status JournalCorrupt(std::string_view damage);
 // FAILED_PRECONDITION / JOURNAL_STOPPED: a write or sync has failed, so nothing is written any more. `cause`: what did.
 absl::Status JournalStopped(std::string_view cause);
 
+// UNIMPLEMENTED / FEATURE_DISABLED: the daemon keeps none.
+absl::Status JournalOff();
+
 // RESOURCE_EXHAUSTED / STORAGE_FULL.
 absl::Status JournalFull(std::string_view operation);
 

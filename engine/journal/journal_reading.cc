@@ -112,6 +112,17 @@ PipelineJournal::ReplaySize PipelineJournal::replay_size() const {
   return size_;
 }
 
+PipelineJournal::ReplaySize PipelineJournal::replay_size(int64_t up_to) const {
+  absl::MutexLock lock(&index_mu_);
+  ReplaySize size;
+  for (auto row = costs_.begin(); row != costs_.end() && row->first <= up_to; ++row) {
+    ++size.rows;
+    size.bytes += row->second.bytes;
+    size.run_nanos += row->second.run_nanos;
+  }
+  return size;
+}
+
 int64_t PipelineJournal::last_sequence() const {
   absl::MutexLock lock(&index_mu_);
   return ends_.last_sequence;

@@ -21,6 +21,7 @@
 #include "engine/journal/call_row.h"
 #include "engine/journal/call_table.h"
 #include "engine/journal/database.h"
+#include "engine/journal/journal_inspection.h"
 #include "engine/journal/request_index.h"
 
 namespace penstock {
@@ -86,8 +87,9 @@ class PipelineJournal {
   void Cut(int64_t up_to, Done done) ABSL_LOCKS_EXCLUDED(mu_);
 
   ReplaySize replay_size() const ABSL_LOCKS_EXCLUDED(index_mu_);
-  int64_t last_sequence() const ABSL_LOCKS_EXCLUDED(index_mu_);  // that is durable; 0: none ever
-  int64_t cut_sequence() const ABSL_LOCKS_EXCLUDED(index_mu_);   // the last that was cut
+  ReplaySize replay_size(int64_t up_to) const ABSL_LOCKS_EXCLUDED(index_mu_);  // of the calls up to that sequence
+  int64_t last_sequence() const ABSL_LOCKS_EXCLUDED(index_mu_);                // that is durable; 0: none ever
+  int64_t cut_sequence() const ABSL_LOCKS_EXCLUDED(index_mu_);                 // the last that was cut
 
   // The calls from that sequence on that are durable, one after another; an error of `visit` ends it.
   absl::Status Read(int64_t from, const std::function<absl::Status(CallRow)>& visit) ABSL_LOCKS_EXCLUDED(database_mu_);
@@ -98,6 +100,16 @@ class PipelineJournal {
   absl::StatusOr<std::optional<RecordedCall>> FindRequest(const std::string& identity, const std::string& method,
                                                           const std::string& request_id)
       ABSL_LOCKS_EXCLUDED(database_mu_, index_mu_);
+
+  // Calls without their inputs: those after `after`, or before it where the newest come first, at most `limit`; 0: from
+  // the beginning. Of calls that were cut, as long as their outcomes are kept, what those have.
+  absl::StatusOr<std::vector<ListedCall>> List(int64_t after, bool newest_first, int64_t limit)
+      ABSL_LOCKS_EXCLUDED(database_mu_, index_mu_);
+  // The same of the calls that have an outcome, oldest first, without what their rows say.
+  absl::StatusOr<std::vector<ListedCall>> Outcomes(int64_t after, int64_t limit) ABSL_LOCKS_EXCLUDED(database_mu_);
+  // Reads everything from the disk and compares it with what was written, while calls go on. `wanted`: asked between
+  // calls: no gives it up, CANCELLED; null: yes.
+  JournalCheck Check(const std::function<bool()>& wanted = nullptr) ABSL_LOCKS_EXCLUDED(database_mu_);
 
   // Copies the journal into a new folder, from which another one can be opened. Calls go on; what becomes durable while
   // the database is copied may come along.
@@ -140,6 +152,9 @@ class PipelineJournal {
   absl::Status Verify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(database_mu_, index_mu_);
   absl::Status VerifyCalls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(database_mu_, index_mu_);
   absl::Status VerifyOutcomes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(database_mu_, index_mu_);
+  absl::Status CheckCalls(const std::function<bool()>& wanted, JournalCheck* check) ABSL_LOCKS_EXCLUDED(database_mu_);
+  absl::Status CheckOutcomes(JournalCheck* check) ABSL_LOCKS_EXCLUDED(database_mu_);
+  absl::StatusOr<std::optional<ListedCall>> ListOne(int64_t sequence) ABSL_LOCKS_EXCLUDED(database_mu_);
 
   // The thread's.
   void Run();

@@ -4,8 +4,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
@@ -30,7 +32,7 @@ absl::Status AutomaticCheckpoints::BeforeFirst(const Call& call) {
 }
 
 absl::Status AutomaticCheckpoints::SaveBegin(int64_t sequence) {
-  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence, /*version=*/0));
+  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence, /*version=*/0).status());
   begun_ = true;
   return absl::OkStatus();
 }
@@ -40,13 +42,46 @@ void AutomaticCheckpoints::After(const Call& call) {
   if (call.As<RestoreCall>() != nullptr) restored_ = true;
   const PipelineJournal::ReplaySize size = journal_->journal().replay_size();
   if (!restored_ && size.bytes < limits_.replay_bytes && size.run_nanos < limits_.replay_nanos) return;
-  const absl::Status saved = SaveNow();
-  if (saved.ok() || ReasonOf(saved) == "ACCUMULATION_OPEN") return;
+  const absl::Status saved =
+      SaveAndCut([name = name_](const absl::Status& cut) {
+        if (cut.ok()) return;
+        LogWarning("the journal could not be cut",
+                   {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
+      }).status();
+  if (saved.ok() || ReasonOf(saved) == "ACCUMULATION_OPEN" || ReasonOf(saved) == "JOURNAL_BUSY") return;
   LogWarning("no automatic checkpoint: the journal grows on",
              {{"pipeline", name_}, {"reason", ReasonOf(saved)}, {"error", std::string(saved.message())}});
 }
 
-absl::Status AutomaticCheckpoints::SaveNow() {
+absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::Compact() {
+  if (journal_->journal().replay_size().rows == 0) return Compacted();
+  absl::Status cut;
+  absl::Notification over;
+  PENSTOCK_ASSIGN_OR_RETURN(Compacted compacted, SaveAndCut([&](const absl::Status& status) {
+                              cut = status;
+                              over.Notify();
+                            }));
+  over.WaitForNotification();
+  PENSTOCK_RETURN_IF_ERROR(cut);
+  return compacted;
+}
+
+void AutomaticCheckpoints::Hold() {
+  const auto idle = [this] {
+    held_mu_.AssertReaderHeld();
+    return !saving_;
+  };
+  absl::MutexLock lock(&held_mu_);
+  held_mu_.Await(absl::Condition(&idle));
+  ++holds_;
+}
+
+void AutomaticCheckpoints::Release() {
+  absl::MutexLock lock(&held_mu_);
+  --holds_;
+}
+
+absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut(PipelineJournal::Done cut) {
   int64_t sequence = 0;
   int64_t version = 0;
   {
@@ -58,27 +93,38 @@ absl::Status AutomaticCheckpoints::SaveNow() {
     sequence = calls_->training.ended_sequence();
     version = calls_->training.version();
   }
+  {
+    absl::MutexLock lock(&held_mu_);
+    if (holds_ > 0) {
+      return Error(absl::StatusCode::kFailedPrecondition, "JOURNAL_BUSY", "the journal is being copied");
+    }
+    saving_ = true;
+  }
+  const absl::Cleanup end = [this] {
+    absl::MutexLock lock(&held_mu_);
+    saving_ = false;
+  };
   journal_->AwaitSettled();
   PENSTOCK_RETURN_IF_ERROR(journal_->health());
-  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence, version));
+  Compacted compacted;
+  PENSTOCK_ASSIGN_OR_RETURN(compacted.checkpoint, SaveAs(sequence, version));
   restored_ = false;
-  const int64_t last = std::min(sequence, journal_->journal().last_sequence());
-  journal_->journal().Cut(last, [name = name_](const absl::Status& cut) {
-    if (cut.ok()) return;
-    LogWarning("the journal could not be cut",
-               {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
-  });
+  const PipelineJournal::ReplaySize gone = journal_->journal().replay_size(sequence);
+  compacted.gone = {.calls = gone.rows, .bytes = gone.bytes};
+  journal_->journal().Cut(std::min(sequence, journal_->journal().last_sequence()), std::move(cut));
   RemoveBeyond(*checkpoints_, life_, limits_.kept);
-  return absl::OkStatus();
+  return compacted;
 }
 
-absl::Status AutomaticCheckpoints::SaveAs(int64_t sequence, int64_t version) {
+absl::StatusOr<CheckpointInfo> AutomaticCheckpoints::SaveAs(int64_t sequence, int64_t version) {
   PENSTOCK_ASSIGN_OR_RETURN(
-      const CheckpointInfo saved,
-      runner_->SaveState(IdOf(sequence), {.life = life_, .sequence = sequence, .version = version, .whole = true, .automatic = true}));
+      CheckpointInfo saved,
+      runner_->SaveState(
+          IdOf(sequence),
+          {.life = life_, .sequence = sequence, .version = version, .whole = true, .automatic = true}));
   LogInfo("state saved for the journal",
           {{"pipeline", name_}, {"checkpoint", saved.id}, {"step", std::to_string(saved.step)}});
-  return absl::OkStatus();
+  return saved;
 }
 
 void AutomaticCheckpoints::RemoveAll(CheckpointFolder& checkpoints, const std::string& life) {

@@ -3,10 +3,13 @@
 // The checkpoints that keep a journal short, and those from which its replay begins.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/serve/call.h"
 #include "engine/serve/call_journal.h"
@@ -24,6 +27,7 @@ namespace penstock {
 //            outcomes are durable before it is written. So many newest ones are kept.
 // Threads:   the training thread.
 // Fails:     BeforeFirst(): as CheckpointFolder::Save(); After() logs what fails, and tries again after the next call.
+//            Compact(): also ACCUMULATION_OPEN; JOURNAL_BUSY while held; as PipelineJournal::Cut().
 class AutomaticCheckpoints {
  public:
   struct Limits {
@@ -54,12 +58,23 @@ class AutomaticCheckpoints {
   // The same before any call.
   absl::Status SaveFirst() { return begun_ ? absl::OkStatus() : SaveBegin(0); }
   void After(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
-  // At once, if the state allows it; for what follows, a replay has nothing to do.
-  absl::Status SaveNow() ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // The same at once, and returns when the calls have gone; their checkpoint, or none if none went.
+  struct Compacted {
+    CompactedJournal gone;
+    std::optional<CheckpointInfo> checkpoint;
+  };
+  absl::StatusOr<Compacted> Compact() ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
+
+  // While held, nothing goes from the journal, nor an automatic checkpoint: somebody copies them. Any thread; the first
+  // waits for a save that has begun.
+  void Hold() ABSL_LOCKS_EXCLUDED(held_mu_);
+  void Release() ABSL_LOCKS_EXCLUDED(held_mu_);
 
  private:
+  // If the state allows it; for what follows, a replay has nothing to do. `cut`: comes when the calls have gone.
+  absl::StatusOr<Compacted> SaveAndCut(PipelineJournal::Done cut) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
   absl::Status SaveBegin(int64_t sequence);
-  absl::Status SaveAs(int64_t sequence, int64_t version);
+  absl::StatusOr<CheckpointInfo> SaveAs(int64_t sequence, int64_t version);
   static void RemoveBeyond(CheckpointFolder& checkpoints, const std::string& life, size_t kept);
 
   const std::string name_;
@@ -71,6 +86,10 @@ class AutomaticCheckpoints {
   ServedCalls* const calls_;
   bool begun_;
   bool restored_ = false;  // a call that is not in a checkpoint has restored one
+
+  absl::Mutex held_mu_;
+  int holds_ ABSL_GUARDED_BY(held_mu_) = 0;
+  bool saving_ ABSL_GUARDED_BY(held_mu_) = false;
 };
 
 }  // namespace penstock

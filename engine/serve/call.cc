@@ -25,7 +25,8 @@ const char* MethodName(const Request& request) {
           [](const SaveCall&) { return "SaveCheckpoint"; }, [](const RestoreCall&) { return "RestoreCheckpoint"; },
           [](const WriteCall&) { return "WriteParameters"; }, [](const DeleteCall&) { return "DeleteCheckpoint"; },
           [](const ReadCall&) { return "ReadParameters"; }, [](const CopyCall&) { return "CopyCheckpoint"; },
-          [](const UpdateOptimizerCall&) { return "UpdateOptimizer"; }},
+          [](const UpdateOptimizerCall&) { return "UpdateOptimizer"; },
+          [](const CompactCall&) { return "CompactJournal"; }},
       request);
 }
 
@@ -63,7 +64,8 @@ std::optional<TrainingCall> TrainingCallOf(const Request& request) {
                                  return read.content == ReadContent::kGradients ? TrainingCall::kReadGradients
                                                                                 : TrainingCall::kRead;
                                },
-                               [](const UpdateOptimizerCall&) -> Answer { return TrainingCall::kUpdateOptimizer; }},
+                               [](const UpdateOptimizerCall&) -> Answer { return TrainingCall::kUpdateOptimizer; },
+                               [](const CompactCall&) -> Answer { return TrainingCall::kRead; }},
                     request);
 }
 

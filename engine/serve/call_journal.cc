@@ -22,7 +22,7 @@ CallStatus StatusOf(const absl::Status& error) {
 }  // namespace
 
 bool CallJournal::Keeps(const Call& call) {
-  if (!call.training.has_value() || call.As<ReadCall>() != nullptr) return false;
+  if (!call.training.has_value() || call.As<ReadCall>() != nullptr || call.As<CompactCall>() != nullptr) return false;
   const auto* save = call.As<SaveCall>();
   return save == nullptr || !save->last;
 }
@@ -118,16 +118,16 @@ void CallJournal::RecordEnd(const CallPointer& call, const CallAnswer& answer,
   {
     absl::MutexLock order(&append_mu_);  // whoever appends it has done so
   }
-  journal_->RecordOutcome(
-      call->accepted.sequence, std::move(outcome), [this, then = std::move(then)](const absl::Status& status) {
-        if (!status.ok()) Note(status);
-        Guarded("the end of a call", [&] { then(status); }).IgnoreError();
-        {
-          absl::MutexLock lock(&calls_->mu);
-          --calls_->unsettled;
-        }
-        calls_->NotifyIfDrained();
-      });
+  journal_->RecordOutcome(call->accepted.sequence, std::move(outcome),
+                          [this, then = std::move(then)](const absl::Status& status) {
+                            if (!status.ok()) Note(status);
+                            Guarded("the end of a call", [&] { then(status); }).IgnoreError();
+                            {
+                              absl::MutexLock lock(&calls_->mu);
+                              --calls_->unsettled;
+                            }
+                            calls_->NotifyIfDrained();
+                          });
 }
 
 void CallJournal::AwaitSettled() const {

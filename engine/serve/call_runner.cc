@@ -373,6 +373,13 @@ absl::StatusOr<Executed> CallRunner::Run(const UpdateOptimizerCall& update, Call
   return executed;
 }
 
+// It changes the journal, and not the state.
+absl::StatusOr<Executed> CallRunner::Run(const CompactCall&, Call&) const {
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  return executed;
+}
+
 absl::StatusOr<Executed> CallRunner::Replace(const NamedTensors& state, int64_t step) const {
   PENSTOCK_RETURN_IF_ERROR(pipeline_->ImportState(state, step));
   pipeline_->DiscardGradients();

@@ -25,6 +25,7 @@ struct Executed {
   std::shared_ptr<Graph> graph;
   std::optional<CheckpointInfo> checkpoint;
   std::shared_ptr<const ParameterSnapshot> snapshot;
+  CompactedJournal compacted;
   bool replaced_state = false;  // restored, written, or to be learnt otherwise: as good as a step for graphs and tokens
 };
 
@@ -87,6 +88,7 @@ class CallRunner {
   absl::StatusOr<Executed> Run(const DeleteCall& remove, Call& call) const;
   absl::StatusOr<Executed> Run(const ReadCall& read, Call& call) const;
   absl::StatusOr<Executed> Run(const UpdateOptimizerCall& update, Call& call) const;
+  absl::StatusOr<Executed> Run(const CompactCall& compact, Call& call) const;
   absl::StatusOr<Executed> Discard() const;
   // The bytes of the specification now; checkpoints of one specification share them.
   std::shared_ptr<const std::string> Specification();

@@ -25,12 +25,12 @@ namespace penstock {
 // What every call carries beside its tensors: caller, ids, lease, timeout.
 struct CallContext {
   std::string caller = {};
-  std::string session = {};                            // which of the caller's programs; empty: it does not say
-  std::string request_id = {};                         // empty: none; the edge has checked the form
-  std::string payload_digest = {};                     // of everything but the request_id and how to reply
+  std::string session = {};          // which of the caller's programs; empty: it does not say
+  std::string request_id = {};       // empty: none; the edge has checked the form
+  std::string payload_digest = {};   // of everything but the request_id and how to reply
   std::string record = {};           // of a call that changes state: the request without its values, for the journal
   std::string recorded_digest = {};  // as payload_digest, but whatever the names of handles
-  std::string expected_state = {};                     // empty: any
+  std::string expected_state = {};   // empty: any
   absl::Duration lease = absl::ZeroDuration();         // of the results; 0: the default
   absl::Duration work_timeout = absl::ZeroDuration();  // 0: the method's default
   std::shared_ptr<CallObserver> observer = {};         // null: nobody wants to hear how it went
@@ -164,10 +164,13 @@ struct UpdateOptimizerCall {
   OptimizerSpec optimizer = {};
 };
 
+// An automatic checkpoint, and the end of the calls that it holds in the journal.
+struct CompactCall {};
+
 // What a call asks for.
-using Request =
-    std::variant<InferCall, EvaluateCall, ForwardCall, BackwardCall, ContributionCall, TrainStepCall, StepCall,
-                 ExpireCall, SaveCall, CopyCall, RestoreCall, WriteCall, DeleteCall, ReadCall, UpdateOptimizerCall>;
+using Request = std::variant<InferCall, EvaluateCall, ForwardCall, BackwardCall, ContributionCall, TrainStepCall,
+                             StepCall, ExpireCall, SaveCall, CopyCall, RestoreCall, WriteCall, DeleteCall, ReadCall,
+                             UpdateOptimizerCall, CompactCall>;
 
 // The mini-batch with a target in it, or null.
 inline const ContributionCall* ContributionOf(const Request& request) {
@@ -201,12 +204,19 @@ struct Accepted {
   }
 };
 
-// The answer to a save, copy, restore, write, delete or update.
+// What went from a journal.
+struct CompactedJournal {
+  int64_t calls = 0;
+  int64_t bytes = 0;
+};
+
+// The answer to a save, copy, restore, write, delete, update or compaction.
 struct StateAnswer {
   CheckpointInfo checkpoint = {};
   int64_t step = 0;
   std::string state_token = {};
   int64_t sequence = 0;
+  CompactedJournal compacted = {};
 };
 
 }  // namespace penstock

@@ -9,6 +9,7 @@
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
+#include "engine/journal/journal_errors.h"
 #include "engine/observe/metrics.h"
 #include "engine/serve/call_replay.h"
 
@@ -88,12 +89,11 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
           options_.metrics),
       runner_(options_.name, options_.origin, pipeline_.get(), checkpoints_.get(), options_.memory),
       settlement_(options_.name, &calls_, options_.handles, checkpoints_.get(), options_.timers, options_.clock),
-      journal_(durable.journal == nullptr ? nullptr
-                                          : std::make_unique<CallJournal>(
-                                                std::move(durable.journal), durable.records, &calls_, options_.clock,
-                                                [this](const CallPointer& call, const absl::Status& error) {
-                                                  OnRefused(call, error);
-                                                })),
+      journal_(durable.journal == nullptr
+                   ? nullptr
+                   : std::make_unique<CallJournal>(
+                         std::move(durable.journal), durable.records, &calls_, options_.clock,
+                         [this](const CallPointer& call, const absl::Status& error) { OnRefused(call, error); })),
       automatic_(journal_ == nullptr
                      ? nullptr
                      : std::make_unique<AutomaticCheckpoints>(options_.name, options_.origin.life,
@@ -154,6 +154,19 @@ ServedPipeline::Statistics ServedPipeline::statistics() const {
           .journal_calls = replay.rows,
           .journal_bytes = replay.bytes,
           .journal_seconds = static_cast<double>(replay.run_nanos) * 1e-9};
+}
+
+void ServedPipeline::CompactJournal(CallContext context, StateCallback done) {
+  if (journal_ == nullptr) return done(JournalOff());
+  acceptor_.AcceptState(std::move(context), CompactCall(), std::move(done));
+}
+
+void ServedPipeline::HoldJournal() const {
+  if (automatic_ != nullptr) automatic_->Hold();
+}
+
+void ServedPipeline::ReleaseJournal() const {
+  if (automatic_ != nullptr) automatic_->Release();
 }
 
 // --- The end.

@@ -33,8 +33,8 @@
 #include "engine/handles/handle_store.h"
 #include "engine/observe/trace_capture.h"
 #include "engine/serve/acceptor.h"
-#include "engine/serve/automatic_checkpoints.h"
 #include "engine/serve/accumulation_watch.h"
+#include "engine/serve/automatic_checkpoints.h"
 #include "engine/serve/call.h"
 #include "engine/serve/call_journal.h"
 #include "engine/serve/call_preparation.h"
@@ -117,11 +117,11 @@ class ServedPipeline {
     int64_t samples_trained = 0;
     std::optional<double> last_loss;
     double last_measured_bubble = 0;
-    bool durable = false;          // it has a journal
-    absl::Status journal_health;   // not OK: calls that change state are refused until a restart
-    int64_t journal_calls = 0;     // that a replay would make again
-    int64_t journal_bytes = 0;     // of their inputs
-    double journal_seconds = 0;    // that they took
+    bool durable = false;         // it has a journal
+    absl::Status journal_health;  // not OK: calls that change state are refused until a restart
+    int64_t journal_calls = 0;    // that a replay would make again
+    int64_t journal_bytes = 0;    // of their inputs
+    double journal_seconds = 0;   // that they took
   };
 
   static std::shared_ptr<ServedPipeline> Start(std::unique_ptr<Pipeline> pipeline,
@@ -180,6 +180,9 @@ class ServedPipeline {
   void UpdateOptimizer(CallContext context, OptimizerSpec optimizer, StateCallback done) {
     acceptor_.AcceptState(std::move(context), UpdateOptimizerCall{.optimizer = std::move(optimizer)}, std::move(done));
   }
+  // An automatic checkpoint when its turn comes, and what went from the journal with it. Fails: FEATURE_DISABLED; as
+  // AutomaticCheckpoints::Compact().
+  void CompactJournal(CallContext context, StateCallback done);
   std::vector<CheckpointInfo> ListCheckpoints() const { return checkpoints_->List(); }
 
   // The named tensors, as they are when the read's turn in the training order comes. Who reads the same shares one
@@ -195,6 +198,11 @@ class ServedPipeline {
   }
 
   const std::string& name() const { return options_.name; }
+  const std::string& life() const { return options_.origin.life; }  // empty: it has no journal
+  CallJournal* journal() const { return journal_.get(); }           // null: the same
+  // While somebody copies the journal and its checkpoints, neither goes. Without a journal they do nothing.
+  void HoldJournal() const;
+  void ReleaseJournal() const;
   const Pipeline& pipeline() const { return *pipeline_; }  // plan, signature, parameter_count
   Statistics statistics() const ABSL_LOCKS_EXCLUDED(calls_.mu);
   std::shared_ptr<PipelineMetrics> metrics() const { return options_.metrics; }

@@ -113,8 +113,8 @@ void Settlement::Invalidate(const Call& call, const std::vector<HandleId>& stale
 CallAnswer Settlement::AnswerOf(const Call& call, const Executed& executed, const std::string& token) const {
   CallAnswer answer{.has_outputs = call.accepted.outputs.has_value(), .has_graph = call.accepted.graph.has_value()};
   if (call.join != nullptr) {
-    answer.state = StateAnswer{executed.checkpoint.value_or(CheckpointInfo()), executed.run.step, token,
-                               call.accepted.sequence};
+    answer.state =
+        StateAnswer{executed.checkpoint.value_or(CheckpointInfo()), executed.run.step, token, call.accepted.sequence};
     return answer;
   }
   answer.outcome = CallOutcome{executed.run, call.accepted.sequence, token};
@@ -142,7 +142,7 @@ void Settlement::Fulfil(Call& call, Executed executed, const std::string& token)
   EndPlace(call);
   if (call.join != nullptr) {
     AnswerState(call, StateAnswer{std::move(executed.checkpoint).value_or(CheckpointInfo()), executed.run.step, token,
-                                  call.accepted.sequence});
+                                  call.accepted.sequence, executed.compacted});
   } else if (call.As<ReadCall>() != nullptr) {
     AnswerRead(call, std::move(executed.snapshot));
   } else {

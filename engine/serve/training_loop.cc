@@ -104,8 +104,8 @@ void TrainingLoop::FailRun(const CallPointer& call, const absl::Status& error) {
 
 void TrainingLoop::Settle(const CallPointer& call, absl::StatusOr<Executed> executed, const std::string& token) {
   if (journal_ == nullptr || !CallJournal::Keeps(*call)) return SettleNow(call, std::move(executed), token);
-  CallAnswer answer = executed.ok() ? settlement_->AnswerOf(*call, *executed, token)
-                                    : settlement_->AnswerOf(*call, executed.status());
+  CallAnswer answer =
+      executed.ok() ? settlement_->AnswerOf(*call, *executed, token) : settlement_->AnswerOf(*call, executed.status());
   const auto result = std::make_shared<absl::StatusOr<Executed>>(std::move(executed));
   journal_->RecordEnd(call, answer, [this, call, result, token](const absl::Status& recorded) {
     if (!recorded.ok()) *result = recorded;
@@ -157,6 +157,11 @@ absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
   }
   pipeline_->SetNextState(call.accepted.sequence);
   PENSTOCK_ASSIGN_OR_RETURN(Executed executed, runner_->Run(call));
+  if (call.As<CompactCall>() != nullptr && automatic_ != nullptr) {
+    PENSTOCK_ASSIGN_OR_RETURN(AutomaticCheckpoints::Compacted compacted, automatic_->Compact());
+    executed.compacted = compacted.gone;
+    executed.checkpoint = std::move(compacted.checkpoint);
+  }
   if (executed.graph != nullptr) executed.graph = Watched(std::move(executed.graph));
   return executed;
 }

@@ -115,7 +115,7 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
     graphs_.push_back({call.accepted.graph->id, call.accepted.sequence, forward->request.input_gradients});
     return stale;  // it changes nothing
   }
-  if (call.As<ReadCall>() != nullptr) return stale;
+  if (call.As<ReadCall>() != nullptr || call.As<CompactCall>() != nullptr) return stale;
   if (call.As<SaveCall>() != nullptr) {
     saved_version_ = weights_version_;
     saved_checkpoint_ = executed.checkpoint->id;

@@ -23,6 +23,7 @@ SERVICES = {
     "penstock.v1.HandleService",
     "penstock.v1.StateService",
     "penstock.v1.InsightService",
+    "penstock.v1.JournalService",
     "penstock.v1.AdminService",
     "inference.GRPCInferenceService",
     "grpc.health.v1.Health",

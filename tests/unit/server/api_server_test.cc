@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/state_lock.h"
 #include "engine/observe/metrics_registry.h"
 #include "server/identity/authenticator.h"
 #include "server/liveness.h"
 #include "server/rpc/services/health_service.h"
-#include "server/state_lock.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/temporary_folder.h"
 

@@ -1,4 +1,4 @@
-#include "server/state_lock.h"
+#include "engine/base/state_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
