@@ -15,7 +15,7 @@ from penstock.v1 import journal_pb2 as penstock_dot_v1_dot_journal__pb2
 from penstock.v1 import role_pb2 as penstock_dot_v1_dot_role__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!penstock/v1/journal_service.proto\x12\x0bpenstock.v1\x1a\x19penstock/v1/journal.proto\x1a\x16penstock/v1/role.proto2\xe9\x03\n\x0eJournalService\x12\x65\n\x10ListJournalCalls\x12$.penstock.v1.ListJournalCallsRequest\x1a%.penstock.v1.ListJournalCallsResponse\"\x04\xf8\xe9\x18\x04\x12\\\n\rVerifyJournal\x12!.penstock.v1.VerifyJournalRequest\x1a\".penstock.v1.VerifyJournalResponse\"\x04\xf8\xe9\x18\x04\x12_\n\x0e\x43ompactJournal\x12\".penstock.v1.CompactJournalRequest\x1a#.penstock.v1.CompactJournalResponse\"\x04\xf8\xe9\x18\x04\x12\\\n\rBackUpJournal\x12!.penstock.v1.BackUpJournalRequest\x1a\".penstock.v1.BackUpJournalResponse\"\x04\xf8\xe9\x18\x04\x12S\n\nGetHistory\x12\x1e.penstock.v1.GetHistoryRequest\x1a\x1f.penstock.v1.GetHistoryResponse\"\x04\xf8\xe9\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!penstock/v1/journal_service.proto\x12\x0bpenstock.v1\x1a\x19penstock/v1/journal.proto\x1a\x16penstock/v1/role.proto2\xf1\x03\n\x0eJournalService\x12\x65\n\x10ListJournalCalls\x12$.penstock.v1.ListJournalCallsRequest\x1a%.penstock.v1.ListJournalCallsResponse\"\x04\xf8\xe9\x18\x04\x12\\\n\rVerifyJournal\x12!.penstock.v1.VerifyJournalRequest\x1a\".penstock.v1.VerifyJournalResponse\"\x04\xf8\xe9\x18\x04\x12\x63\n\x0e\x43ompactJournal\x12\".penstock.v1.CompactJournalRequest\x1a#.penstock.v1.CompactJournalResponse\"\x08\xf8\xe9\x18\x04\x80\xea\x18\x01\x12`\n\rBackUpJournal\x12!.penstock.v1.BackUpJournalRequest\x1a\".penstock.v1.BackUpJournalResponse\"\x08\xf8\xe9\x18\x04\x80\xea\x18\x01\x12S\n\nGetHistory\x12\x1e.penstock.v1.GetHistoryRequest\x1a\x1f.penstock.v1.GetHistoryResponse\"\x04\xf8\xe9\x18\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.journal_service_pb2', globals())
@@ -27,11 +27,11 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _JOURNALSERVICE.methods_by_name['VerifyJournal']._options = None
   _JOURNALSERVICE.methods_by_name['VerifyJournal']._serialized_options = b'\370\351\030\004'
   _JOURNALSERVICE.methods_by_name['CompactJournal']._options = None
-  _JOURNALSERVICE.methods_by_name['CompactJournal']._serialized_options = b'\370\351\030\004'
+  _JOURNALSERVICE.methods_by_name['CompactJournal']._serialized_options = b'\370\351\030\004\200\352\030\001'
   _JOURNALSERVICE.methods_by_name['BackUpJournal']._options = None
-  _JOURNALSERVICE.methods_by_name['BackUpJournal']._serialized_options = b'\370\351\030\004'
+  _JOURNALSERVICE.methods_by_name['BackUpJournal']._serialized_options = b'\370\351\030\004\200\352\030\001'
   _JOURNALSERVICE.methods_by_name['GetHistory']._options = None
   _JOURNALSERVICE.methods_by_name['GetHistory']._serialized_options = b'\370\351\030\001'
   _JOURNALSERVICE._serialized_start=102
-  _JOURNALSERVICE._serialized_end=591
+  _JOURNALSERVICE._serialized_end=599
 # @@protoc_insertion_point(module_scope)
