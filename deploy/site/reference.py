@@ -25,7 +25,7 @@ PAGES = ROOT / "docs/reference"
 MADE = "This page is made by `deploy/site/reference.py --write`; a test compares it.\n"
 # Words of sources that look like reasons and are none: what libraries say, environment variables, parts of actions.
 OTHER_WORDS = set(
-    "CUBLAS_STATUS_ALLOC_FAILED CUDNN_STATUS_ALLOC_FAILED DEVICE_ALLOCATION_FAILED NOTIFY_SOCKET PENSTOCK_CONFIG "
+    "CUBLAS_STATUS_ALLOC_FAILED CUBLAS_WORKSPACE_CONFIG CUDNN_STATUS_ALLOC_FAILED DEVICE_ALLOCATION_FAILED NOTIFY_SOCKET PENSTOCK_CONFIG "
     "RECV_B RECV_F REDUCE_GRAD SEND_B SEND_F WATCHDOG_PID WATCHDOG_USEC XDG_STATE_HOME".split()
 )
 

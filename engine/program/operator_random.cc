@@ -1,6 +1,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_attention_math.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
@@ -23,6 +24,14 @@ at::Tensor Kept(at::IntArrayRef shape, at::ScalarType type, double probability, 
   const Draw draw = pass.layer.random->NextFor(pass.device);
   const at::Tensor kept = at::empty(shape, at::TensorOptions(type).device(draw.device));
   return kept.bernoulli_(probability, draw.generator).to(pass.device);
+}
+
+// What attention gives, in the layout that the file was written for. A CPU's kernel lays it out as the query; where that
+// makes a copy needless, as it does with PyTorch's own layers, the file holds none, but a view that needs the layout.
+at::Tensor LaidOutAsOnCpu(const at::Tensor& mixed, const at::Tensor& query) {
+  const bool same = mixed.is_cpu() || mixed.sizes() != query.sizes() || mixed.strides() == query.strides();
+  if (same || !query.is_non_overlapping_and_dense()) return mixed;
+  return at::empty_strided(mixed.sizes(), query.strides(), mixed.options()).copy_(mixed);
 }
 
 bool Draws(const OperatorPass& pass, bool trains) {
@@ -54,8 +63,12 @@ void OperatorCall::RunAttention(std::vector<c10::IValue> stack, std::vector<c10:
                                 const OperatorPass& pass) const {
   c10::IValue& p = stack[Position("dropout_p")];
   if (!Draws(pass, trains_)) p = 0.0;
-  if (p.toDouble() == 0) return Dispatch(std::move(stack), values);
   const at::Tensor query = stack[0].toTensor();
+  if (p.toDouble() == 0) {
+    operator_->callBoxed(stack);
+    stack.at(0) = LaidOutAsOnCpu(stack.at(0).toTensor(), query);
+    return Keep(std::move(stack), values);
+  }
   const at::Tensor key = stack[1].toTensor();
   std::vector<int64_t> shape = query.sizes().vec();
   shape.back() = key.size(-2);

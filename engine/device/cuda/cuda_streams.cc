@@ -7,35 +7,27 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <memory>
-#include <utility>
 
 namespace penstock {
 namespace {
 
 using c10::cuda::CUDAStream;
 
-// Only one of a pool with the flag cudaEventDefault keeps its time.
+// Only one with the flag cudaEventDefault keeps its time.
 class CudaEvent : public TimedEvent {
  public:
-  CudaEvent(const CUDAStream& stream, CudaEventPool& pool) : pool_(pool), event_(pool.Take()) {
-    event_->record(stream);
-  }
-  ~CudaEvent() override { pool_.Give(std::move(event_)); }
-  CudaEvent(const CudaEvent&) = delete;
-  CudaEvent& operator=(const CudaEvent&) = delete;
-
-  bool Ready() const override { return event_->query(); }
-  void Synchronize() const override { event_->synchronize(); }
-  void Block(const CUDAStream& stream) const { event_->block(stream); }
+  CudaEvent(const CUDAStream& stream, unsigned int flags) : event_(flags) { event_.record(stream); }
+  bool Ready() const override { return event_.query(); }
+  void Synchronize() const override { event_.synchronize(); }
+  void Block(const CUDAStream& stream) const { event_.block(stream); }
   int64_t NanosSince(const TimedEvent& earlier) const override {
     // A 32-bit float of milliseconds: exact to half a microsecond between neighbours.
-    const auto milliseconds = dynamic_cast<const CudaEvent&>(earlier).event_->elapsed_time(*event_);
+    const auto milliseconds = dynamic_cast<const CudaEvent&>(earlier).event_.elapsed_time(event_);
     return static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
   }
 
  private:
-  CudaEventPool& pool_;
-  std::unique_ptr<c10::cuda::CUDAEvent> event_;
+  mutable c10::cuda::CUDAEvent event_;  // its questions are not const, though they change nothing
 };
 
 // Backward passes of this thread stay on it; otherwise LibTorch gives every GPU's part to a thread of its own.
@@ -53,23 +45,6 @@ class BackwardHere {
 
 }  // namespace
 
-std::unique_ptr<c10::cuda::CUDAEvent> CudaEventPool::Take() {
-  {
-    const std::lock_guard<std::mutex> lock(mu_);
-    if (!free_.empty()) {
-      std::unique_ptr<c10::cuda::CUDAEvent> event = std::move(free_.back());
-      free_.pop_back();
-      return event;
-    }
-  }
-  return std::make_unique<c10::cuda::CUDAEvent>(flags_);
-}
-
-void CudaEventPool::Give(std::unique_ptr<c10::cuda::CUDAEvent> event) {
-  const std::lock_guard<std::mutex> lock(mu_);
-  free_.push_back(std::move(event));
-}
-
 CUDAStream CudaStreams::Stream(StreamKind kind) {
   if (kind == StreamKind::kCompute) return c10::cuda::getDefaultCUDAStream(index_);
   std::call_once(made_, [&] {
@@ -85,10 +60,12 @@ void CudaStreams::RunOn(StreamKind stream, const std::function<void()>& body) {
   body();
 }
 
-EventPtr CudaStreams::Record(StreamKind stream) { return std::make_shared<const CudaEvent>(Stream(stream), events_); }
+EventPtr CudaStreams::Record(StreamKind stream) {
+  return std::make_shared<const CudaEvent>(Stream(stream), cudaEventDisableTiming);
+}
 
 TimedEventPtr CudaStreams::RecordTimed(StreamKind stream) {
-  return std::make_shared<const CudaEvent>(Stream(stream), timed_events_);
+  return std::make_shared<const CudaEvent>(Stream(stream), cudaEventDefault);
 }
 
 void CudaStreams::Wait(StreamKind stream, const EventPtr& event) {

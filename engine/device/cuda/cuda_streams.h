@@ -5,29 +5,12 @@
 #include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include <memory>
 #include <mutex>
 #include <optional>
-#include <vector>
 
 #include "engine/device/device_streams.h"
 
 namespace penstock {
-
-// Events of one GPU that nobody holds, to be recorded again: making one takes longer than recording it.
-//
-// Threads:   any.
-class CudaEventPool {
- public:
-  explicit CudaEventPool(unsigned int flags) : flags_(flags) {}
-  std::unique_ptr<c10::cuda::CUDAEvent> Take();
-  void Give(std::unique_ptr<c10::cuda::CUDAEvent> event);
-
- private:
-  const unsigned int flags_;
-  std::mutex mu_;
-  std::vector<std::unique_ptr<c10::cuda::CUDAEvent>> free_;
-};
 
 // One GPU.
 //
@@ -53,8 +36,6 @@ class CudaStreams : public DeviceStreams {
   c10::cuda::CUDAStream Stream(StreamKind kind);
 
   const c10::DeviceIndex index_;
-  CudaEventPool events_{cudaEventDisableTiming};
-  CudaEventPool timed_events_{cudaEventDefault};
   std::once_flag made_;
   std::optional<c10::cuda::CUDAStream> copy_in_, copy_out_;  // constant once made_
 };
