@@ -2,7 +2,6 @@
 // the order of streams. Whatever mixes tensors of two devices, or reads a device's memory from the host, fails here.
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -20,7 +19,6 @@
 #include "engine/model/layer_registry.h"
 #include "tests/support/plain_reference.h"
 #include "tests/support/stand_in_device.h"
-#include "tests/unit/program/program_runner.h"
 
 namespace penstock {
 namespace {
@@ -428,19 +426,6 @@ TEST_F(AcceleratorPipeline, ALayerOfLayersStandsOnOneDevice) {
   const auto outcome = pipeline->Forward(std::move(request));
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_EQ(outcome->outputs[0].value.tensor()->sizes(), at::IntArrayRef({10, 2}));
-}
-
-// A CPU's kernel lays it out as its query, and a program may have a view that takes this for granted.
-TEST_F(AcceleratorPipeline, AttentionOfAProgramIsLaidOutAsOnACpu) {
-  testing::ProgramRunner runner("attending_both.pt2");
-  const at::Tensor query = at::randn({5, 2, 3, 4}).permute({1, 2, 0, 3});
-  const at::Tensor there = query.to(TorchDevice(Devices()[0]));
-  ASSERT_EQ(there.strides(), query.strides());
-  const at::Tensor want = runner.Forward({query, query, query}, {}).TensorAt(0);
-  const at::Tensor got = runner.Forward({there, there, there}, {}).TensorAt(0);
-  EXPECT_EQ(want.strides(), query.strides());
-  EXPECT_EQ(got.strides(), query.strides());
-  EXPECT_TRUE(at::allclose(got.cpu(), want));
 }
 
 // The stand-ins themselves: what passes on them would pass on hardware.
