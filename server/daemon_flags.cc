@@ -190,15 +190,16 @@ const std::vector<DaemonFlag>& DaemonFlags() {
             "never "
             "refused",
             &O::checkpoint_bytes),
-      Choice<bool>("journal", "on",
-                   "on: pipelines outlive the daemon's process, and what was acknowledged is never lost nor done twice; "
-                   "off: they go with the process",
-                   {{"on", true}, {"off", false}}, &O::journal),
+      Choice<bool>(
+          "journal", "on",
+          "on: pipelines outlive the daemon's process, and what was acknowledged is never lost nor done twice; "
+          "off: they go with the process",
+          {{"on", true}, {"off", false}}, &O::journal),
       Bytes("journal-bytes", "16GiB", int64_t{1} << 20, kHuge,
             "Bytes of inputs in a pipeline's journal after which it is saved by itself, which empties the journal",
             &O::journal_bytes),
-      Time("journal-replay", "60s",
-           "The same for the time that a replay of the journal would take", &O::journal_replay),
+      Time("journal-replay", "60s", "The same for the time that a replay of the journal would take",
+           &O::journal_replay),
       Text("model-root", "", "Folder of exported programs (.pt2), which pipelines may name; unset: none",
            &O::model_root),
       {"allow-model-upload", "switch", "false", "Let clients put models into --model-root and delete them", false,

@@ -35,7 +35,7 @@ struct DaemonOptions {
   bool journal = true;           // pipelines and the calls on them outlive the process
   int64_t journal_bytes = 0;     // of inputs in the journal of one pipeline, before an automatic checkpoint
   absl::Duration journal_replay = absl::ZeroDuration();  // the same: of the time that a replay takes
-  std::string model_root;        // empty: no models but the built-in ones
+  std::string model_root;                                // empty: no models but the built-in ones
   bool allow_model_upload = false;
   int64_t max_model_bytes = 0;
   int64_t model_root_bytes = 0;

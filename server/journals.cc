@@ -1,12 +1,10 @@
 #include "server/journals.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/Version.h>
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
+#include "engine/device/cpu_capability.h"
 #include "server/rpc/convert/recipe_convert.h"
 
 namespace penstock {
@@ -20,7 +18,7 @@ absl::StatusOr<std::unique_ptr<Journals>> Journals::Open(const DaemonOptions& op
 }
 
 std::string Journals::Fingerprint() {
-  return absl::StrCat(PENSTOCK_VERSION, ", LibTorch ", PENSTOCK_TORCH_VERSION, ", ", at::get_cpu_capability());
+  return absl::StrCat(PENSTOCK_VERSION, ", LibTorch ", PENSTOCK_TORCH_VERSION, ", ", CpuCapability());
 }
 
 }  // namespace penstock

@@ -26,10 +26,10 @@ struct CheckpointManifest;
 
 // Where a checkpoint stands in the order of a pipeline's calls.
 struct CheckpointPlace {
-  std::string life = {};  // of the pipeline whose order it is; empty: it has no place, and the rest means nothing
-  int64_t sequence = 0;   // of the call that saved it, or of the last one before
-  int64_t version = 0;    // of the last call before that changed the state
-  bool whole = false;     // it has the effect of all calls up to that one, and of no other: a replay can go on from it
+  std::string life = {};   // of the pipeline whose order it is; empty: it has no place, and the rest means nothing
+  int64_t sequence = 0;    // of the call that saved it, or of the last one before
+  int64_t version = 0;     // of the last call before that changed the state
+  bool whole = false;      // it has the effect of all calls up to that one, and of no other: a replay can go on from it
   bool automatic = false;  // made for the journal, which deletes it
 
   bool operator==(const CheckpointPlace&) const = default;

@@ -57,7 +57,8 @@ std::string FormatManifest(const CheckpointManifest& manifest) {
   }
   if (manifest.format > 2) {
     absl::StrAppend(&text, "  \"life\": \"", manifest.life, "\",\n  \"sequence\": ", manifest.sequence,
-                    ",\n  \"version\": ", manifest.version, ",\n  \"whole\": ", manifest.whole ? 1 : 0, ",\n  \"automatic\": ", manifest.automatic ? 1 : 0, ",\n");
+                    ",\n  \"version\": ", manifest.version, ",\n  \"whole\": ", manifest.whole ? 1 : 0,
+                    ",\n  \"automatic\": ", manifest.automatic ? 1 : 0, ",\n");
   }
   absl::StrAppend(&text, "  \"created_unix_ms\": ", manifest.created_unix_ms, ",\n  \"names\": [", names, "]");
   if (manifest.format > 1) absl::StrAppendFormat(&text, ",\n  \"manifest_crc32c\": \"%08x\"", Crc32c(text));
@@ -90,9 +91,8 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
     const auto life = ValueOf(text, "life");
     int64_t whole = 0;
     int64_t automatic = 0;
-    good = life && ReadNumber(text, "sequence", &manifest.sequence) &&
-           ReadNumber(text, "version", &manifest.version) && ReadNumber(text, "whole", &whole) &&
-           ReadNumber(text, "automatic", &automatic);
+    good = life && ReadNumber(text, "sequence", &manifest.sequence) && ReadNumber(text, "version", &manifest.version) &&
+           ReadNumber(text, "whole", &whole) && ReadNumber(text, "automatic", &automatic);
     manifest.whole = whole == 1;
     manifest.automatic = automatic == 1;
     if (good) manifest.life = Unquoted(*life);

@@ -119,9 +119,8 @@ absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut
 absl::StatusOr<CheckpointInfo> AutomaticCheckpoints::SaveAs(int64_t sequence, int64_t version) {
   PENSTOCK_ASSIGN_OR_RETURN(
       CheckpointInfo saved,
-      runner_->SaveState(
-          IdOf(sequence),
-          {.life = life_, .sequence = sequence, .version = version, .whole = true, .automatic = true}));
+      runner_->SaveState(IdOf(sequence),
+                         {.life = life_, .sequence = sequence, .version = version, .whole = true, .automatic = true}));
   LogInfo("state saved for the journal",
           {{"pipeline", name_}, {"checkpoint", saved.id}, {"step", std::to_string(saved.step)}});
   return saved;
@@ -134,14 +133,12 @@ void AutomaticCheckpoints::RemoveAll(CheckpointFolder& checkpoints, const std::s
 void AutomaticCheckpoints::RemoveBeyond(CheckpointFolder& checkpoints, const std::string& life, size_t kept) {
   std::vector<CheckpointInfo> own = checkpoints.List();
   std::erase_if(own, [&](const CheckpointInfo& info) { return !info.place.automatic || info.place.life != life; });
-  std::sort(own.begin(), own.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
-    return a.place.sequence > b.place.sequence;
-  });
+  std::sort(own.begin(), own.end(),
+            [](const CheckpointInfo& a, const CheckpointInfo& b) { return a.place.sequence > b.place.sequence; });
   for (size_t i = kept; i < own.size(); ++i) {
     if (const absl::Status removed = checkpoints.Remove(own[i].id); !removed.ok()) {
-      LogWarning("can't delete an old checkpoint", {{"pipeline", own[i].pipeline},
-                                                    {"checkpoint", own[i].id},
-                                                    {"error", std::string(removed.message())}});
+      LogWarning("can't delete an old checkpoint",
+                 {{"pipeline", own[i].pipeline}, {"checkpoint", own[i].id}, {"error", std::string(removed.message())}});
     }
   }
 }

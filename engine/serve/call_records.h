@@ -33,8 +33,8 @@ struct RecordedInput {
 
 // A call of a row, to be made again.
 struct RepeatedCall {
-  CallContext context = {};  // without what the row's columns say
-  Request request = {};      // with its values; of a Backward without the graph, of a write without the handles
+  CallContext context = {};   // without what the row's columns say
+  Request request = {};       // with its values; of a Backward without the graph, of a write without the handles
   NamedTensors written = {};  // of a write
 };
 

@@ -22,8 +22,8 @@ class HandleStore;
 
 // What a replay has done.
 struct ReplayReport {
-  int64_t repeated = 0;  // calls that had ended well
-  int64_t finished = 0;  // calls that were accepted and had no outcome
+  int64_t repeated = 0;   // calls that had ended well
+  int64_t finished = 0;   // calls that were accepted and had no outcome
   int64_t differing = 0;  // of those repeated, with another outcome than before
 };
 
@@ -64,7 +64,8 @@ class CallReplay {
   };
   absl::StatusOr<Made> Make(const CallRow& row);
   absl::Status BindHandles(const CallRow& row, RepeatedCall& repeated);
-  absl::StatusOr<HandleName> Reserve(const std::string& owner, HandleKind kind, const char* method, int64_t bytes) const;
+  absl::StatusOr<HandleName> Reserve(const std::string& owner, HandleKind kind, const char* method,
+                                     int64_t bytes) const;
   absl::Status Finish(const Made& made, const absl::StatusOr<Executed>& executed);
   // Of a call that can't be made for want of what it asks for.
   absl::Status FinishRow(const CallRow& row, const absl::Status& error);
@@ -73,8 +74,8 @@ class CallReplay {
   void KeepForward(const CallRow& row, const CallPointer& call, Executed executed);
 
   const Parts parts_;
-  std::map<int64_t, int64_t> last_use_;  // of a graph, by the sequence of its Forward
-  std::map<int64_t, HandleName> graphs_;    // of the Forwards that were made again, by sequence
+  std::map<int64_t, int64_t> last_use_;   // of a graph, by the sequence of its Forward
+  std::map<int64_t, HandleName> graphs_;  // of the Forwards that were made again, by sequence
   ReplayReport report_;
 };
 

@@ -272,7 +272,10 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
 
 CheckpointPlace CallRunner::PlaceOf(const Call& call) const {
   if (origin_.life.empty()) return {};
-  return {.life = origin_.life, .sequence = call.accepted.sequence, .version = call.state_version, .whole = call.at_boundary};
+  return {.life = origin_.life,
+          .sequence = call.accepted.sequence,
+          .version = call.state_version,
+          .whole = call.at_boundary};
 }
 
 std::optional<CheckpointInfo> CallRunner::SavedBy(const Call& call, const std::string& id) const {

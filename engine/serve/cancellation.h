@@ -50,7 +50,7 @@ class Cancellation {
   ServedCalls* const calls_;
   Settlement* const settlement_;
   AccumulationWatch* const watch_;
-  CallJournal* const journal_;  // null: there is none
+  CallJournal* const journal_;                      // null: there is none
   const absl::Status cancelled_ = CancelledCall();  // a copy of it takes no memory
 };
 

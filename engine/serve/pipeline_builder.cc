@@ -69,9 +69,8 @@ absl::StatusOr<std::optional<LoadedCheckpoint>> PipelineBuilder::FindBase(const 
   std::erase_if(found, [&](const CheckpointInfo& info) {
     return info.place.life != life || !info.place.whole || info.place.sequence < cut_sequence;
   });
-  std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
-    return a.place.sequence > b.place.sequence;
-  });
+  std::sort(found.begin(), found.end(),
+            [](const CheckpointInfo& a, const CheckpointInfo& b) { return a.place.sequence > b.place.sequence; });
   absl::Status damage;
   for (const CheckpointInfo& info : found) {
     absl::StatusOr<LoadedCheckpoint> loaded = folder->Load(info.id);
@@ -83,7 +82,8 @@ absl::StatusOr<std::optional<LoadedCheckpoint>> PipelineBuilder::FindBase(const 
   if (!damage.ok()) return damage;
   if (cut_sequence == 0) return std::optional<LoadedCheckpoint>();
   return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_CORRUPT",
-               absl::StrCat("the journal begins behind call ", cut_sequence, ", and no checkpoint that has its effect is "
+               absl::StrCat("the journal begins behind call ", cut_sequence,
+                            ", and no checkpoint that has its effect is "
                             "there"));
 }
 
@@ -109,8 +109,7 @@ absl::Status PipelineBuilder::OpenJournal(const std::string& name, const Pipelin
 }
 
 absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std::string& name,
-                                                                       const PipelineLife& life,
-                                                                       PipelineRecipe* recipe,
+                                                                       const PipelineLife& life, PipelineRecipe* recipe,
                                                                        const MayRehearse& may_rehearse,
                                                                        Planning* planning) const {
   planning->Enter(PlanPhase::kLoading, 1);

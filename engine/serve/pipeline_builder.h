@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "engine/device/memory_claims.h"
 #include "engine/exec/pipeline.h"
+#include "engine/journal/pipeline_journal.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/search.h"
-#include "engine/journal/pipeline_journal.h"
 #include "engine/serve/call_records.h"
 #include "engine/serve/served_pipeline.h"
 

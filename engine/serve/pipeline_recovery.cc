@@ -43,13 +43,13 @@ absl::Status PipelineTable::RecordCreation(const RequestKey& key, const std::str
   if (journal_ == nullptr) return absl::OkStatus();
   const Pipeline& made = entry.pipeline->pipeline();
   DaemonJournal::Change change;
-  change.put = JournalledPipeline{.name = entry.name,
-                           .life = life,
-                           .owner = key.caller,
-                           .specification = recipe.describe ? recipe.describe(made.plan(), recipe.spec.model, made.optimizer())
-                                                            : "",
-                           .fingerprint = fingerprint_,
-                           .create_unix_nanos = absl::ToUnixNanos(entry.create_time)};
+  change.put = JournalledPipeline{
+      .name = entry.name,
+      .life = life,
+      .owner = key.caller,
+      .specification = recipe.describe ? recipe.describe(made.plan(), recipe.spec.model, made.optimizer()) : "",
+      .fingerprint = fingerprint_,
+      .create_unix_nanos = absl::ToUnixNanos(entry.create_time)};
   if (!key.request_id.empty()) {
     change.request = PipelineRequest{.identity = key.caller,
                                      .method = key.method,
@@ -109,7 +109,8 @@ absl::Status PipelineTable::Recover(std::function<void()> done) {
     }
   }
   for (const JournalledPipeline& row : rows) {
-    auto planning = std::make_shared<Planning>(builder_.options().clock, kPlanningSeconds, [this] { return IsDraining(); });
+    auto planning =
+        std::make_shared<Planning>(builder_.options().clock, kPlanningSeconds, [this] { return IsDraining(); });
     {
       absl::MutexLock lock(&mu_);
       PipelineEntry entry{.name = row.name, .life = row.life};
@@ -141,9 +142,9 @@ void PipelineTable::RecoverNow(const JournalledPipeline& row, const std::shared_
                               &recipe, may_rehearse_, planning.get());
       });
   if (!made.ok()) {
-    LogError("a pipeline can't be made again", {{"pipeline", row.name},
-                                                {"reason", ReasonOf(made.status())},
-                                                {"error", std::string(made.status().message())}});
+    LogError(
+        "a pipeline can't be made again",
+        {{"pipeline", row.name}, {"reason", ReasonOf(made.status())}, {"error", std::string(made.status().message())}});
   }
   absl::MutexLock lock(&mu_);
   PipelineEntry& entry = entries_.at(row.name);

@@ -244,7 +244,8 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
     }
   }
   if (!made.ok()) {
-    if (!life.empty()) RealFileSystem()->RemoveAll(builder_.JournalFolder(life)).IgnoreError();  // else the next start does
+    if (!life.empty())
+      RealFileSystem()->RemoveAll(builder_.JournalFolder(life)).IgnoreError();  // else the next start does
     LogWarning(
         "pipeline not created",
         {{"pipeline", name}, {"reason", ReasonOf(made.status())}, {"error", std::string(made.status().message())}});
@@ -384,8 +385,9 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
       let_go->Notify();
     };
     PipelineEntry deleted{.name = name, .state = PipelineEntry::State::kDeleting};
-    const auto job = std::make_shared<JobThread::Prepared>(JobThread::Prepare(
-        [this, key, join, name, purge, let_go, digest = context.payload_digest, pipeline = std::move(pipeline), deleted = std::move(deleted)]() mutable {
+    const auto job = std::make_shared<JobThread::Prepared>(
+        JobThread::Prepare([this, key, join, name, purge, let_go, digest = context.payload_digest,
+                            pipeline = std::move(pipeline), deleted = std::move(deleted)]() mutable {
           let_go->WaitForNotification();
           const absl::Status purged = DeleteNow(key, digest, name, std::move(pipeline), purge);
           Answer(key, join, purged.ok() ? absl::StatusOr<PipelineEntry>(std::move(deleted)) : purged);
@@ -405,7 +407,8 @@ void PipelineTable::DeleteUnmade(const RequestKey& key, const std::string& paylo
                                  bool purge, const JoinPointer& join) {
   const absl::Status posted = Guarded("the deletion of a pipeline", [&] {
     deletions_.Post([this, key, payload_digest, name, purge, join] {
-      absl::Status gone = Guarded("the deletion of a pipeline", [&] { return RecordDeletion(key, payload_digest, name); });
+      absl::Status gone =
+          Guarded("the deletion of a pipeline", [&] { return RecordDeletion(key, payload_digest, name); });
       const std::shared_ptr<CheckpointFolder> folder = builder_.options().checkpoints->FindFolder(name);
       if (gone.ok() && purge && folder != nullptr) gone = folder->Purge();
       {
@@ -430,8 +433,8 @@ absl::Status PipelineTable::DeleteNow(const RequestKey& key, const std::string& 
     return done;
   };
   attempt("can't stop a deleted pipeline", [&] { pipeline->Stop(); }).IgnoreError();
-  const absl::Status recorded =
-      attempt("can't make the deletion of a pipeline durable", [&] { return RecordDeletion(key, payload_digest, name); });
+  const absl::Status recorded = attempt("can't make the deletion of a pipeline durable",
+                                        [&] { return RecordDeletion(key, payload_digest, name); });
   attempt("can't release the handles of a deleted pipeline", [&] {
     builder_.options().handles->ReleasePipeline(name);
   }).IgnoreError();

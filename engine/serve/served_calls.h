@@ -43,9 +43,7 @@ struct ServedCalls {
   // Takes a call that waits out of its queue: it is done, and the caller of this ends it.
   void RemoveQueued(const CallPointer& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   std::vector<CallPointer> Waiting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    return training.idle() && inference.idle() && unsettled == 0;
-  }
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return training.idle() && inference.idle() && unsettled == 0; }
   void UpdateQueueMetrics() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // Returns the callbacks that wait for the end of all accepted work if it has come, else none. CallDrained() calls

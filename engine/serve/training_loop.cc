@@ -150,8 +150,8 @@ absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
   {
     absl::MutexLock lock(&calls_->mu);
     PENSTOCK_RETURN_IF_ERROR(calls_->training.CheckTurn(call, clock_->NowNanos()));
-    call.read_version = call.training == TrainingCall::kReadGradients ? calls_->training.version()
-                                                                      : calls_->training.weights_version();
+    call.read_version =
+        call.training == TrainingCall::kReadGradients ? calls_->training.version() : calls_->training.weights_version();
     call.state_version = calls_->training.version();
     call.at_boundary = calls_->training.at_boundary();
   }

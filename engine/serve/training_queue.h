@@ -97,11 +97,11 @@ class TrainingQueue {
   TrainingState state_;
   int64_t sequence_ = 0;
   int64_t ended_sequence_ = 0;
-  int64_t step_ = 0;                        // finished steps
-  int64_t version_ = 0;                     // of the weights and gradients: a call's sequence
-  int64_t weights_version_ = 0;             // rises with steps, restores and written parameters
-  int64_t saved_version_ = 0;               // that of the last one; what was just made has nothing to save
-  std::string saved_checkpoint_;            // the one that holds saved_version_; empty: none
+  int64_t step_ = 0;              // finished steps
+  int64_t version_ = 0;           // of the weights and gradients: a call's sequence
+  int64_t weights_version_ = 0;   // rises with steps, restores and written parameters
+  int64_t saved_version_ = 0;     // that of the last one; what was just made has nothing to save
+  std::string saved_checkpoint_;  // the one that holds saved_version_; empty: none
   bool at_boundary_ = true;
   // Made since the weights last changed.
   struct OpenGraph {

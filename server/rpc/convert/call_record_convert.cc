@@ -13,7 +13,6 @@
 #include "penstock/v1/pipeline.pb.h"
 #include "penstock/v1/state.pb.h"
 #include "penstock/v1/work.pb.h"
-#include "server/rpc/call_context.h"
 #include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/convert/state_convert.h"
 #include "server/rpc/convert/value_convert.h"
@@ -75,7 +74,8 @@ absl::StatusOr<InputSource> ReadInput(const v1::Input& input, std::string_view b
     WireLimits limits;
     limits.allow_empty_name = true;
     limits.max_tensor_bytes = std::numeric_limits<int64_t>::max();
-    PENSTOCK_ASSIGN_OR_RETURN(source.source, DecodeTensor(FromProto(input.tensor().header()), {bytes}, "input", limits));
+    PENSTOCK_ASSIGN_OR_RETURN(source.source,
+                              DecodeTensor(FromProto(input.tensor().header()), {bytes}, "input", limits));
   } else {
     PENSTOCK_ASSIGN_OR_RETURN(source.source, FromRecord(input.value()));
   }
@@ -85,11 +85,13 @@ absl::StatusOr<InputSource> ReadInput(const v1::Input& input, std::string_view b
 // Gives a request its values.
 void Give(InputSource source, rows::CallInput::Role role, RepeatedCall& call) {
   if (role == rows::CallInput::ROLE_WRITTEN) {
-    if (auto* tensor = std::get_if<at::Tensor>(&source.source)) call.written.push_back({source.name, std::move(*tensor)});
+    if (auto* tensor = std::get_if<at::Tensor>(&source.source))
+      call.written.push_back({source.name, std::move(*tensor)});
     return;
   }
   if (auto* forward = std::get_if<ForwardCall>(&call.request)) return forward->inputs.push_back(std::move(source));
-  if (auto* backward = std::get_if<BackwardCall>(&call.request)) return backward->gradients.push_back(std::move(source));
+  if (auto* backward = std::get_if<BackwardCall>(&call.request))
+    return backward->gradients.push_back(std::move(source));
   auto* contribution = std::get_if<ContributionCall>(&call.request);
   if (auto* step = std::get_if<TrainStepCall>(&call.request)) contribution = &step->contribution;
   if (contribution == nullptr) return;

@@ -14,8 +14,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
 // What stands beside the record in the journal, or means nothing there.
-constexpr const char* kNotKept[] = {"inputs",     "target", "weights", "gradients",        "graph",
-                                    "handles",    "reply",  "request_id", "after_request_id", "expected_state"};
+constexpr const char* kNotKept[] = {"inputs",  "target", "weights",    "gradients",        "graph",
+                                    "handles", "reply",  "request_id", "after_request_id", "expected_state"};
 // Fields with the names of handles, beside HandleTensor.
 constexpr const char* kHandleNames[] = {"graph", "handles"};
 

@@ -6,7 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint_store.h"
-#include "server/rpc/call_context.h"
+#include "server/rpc/convert/field_values.h"
 
 namespace penstock {
 

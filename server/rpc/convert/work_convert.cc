@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "server/rpc/call_context.h"
+#include "server/rpc/convert/field_values.h"
 #include "server/rpc/convert/proto_convert.h"
 
 namespace penstock {
@@ -147,9 +147,9 @@ absl::StatusOr<BackwardCall> CallOf(const v1::BackwardRequest& request) {
 }
 
 absl::StatusOr<ContributionCall> CallOf(const v1::ForwardBackwardRequest& request) {
-  PENSTOCK_ASSIGN_OR_RETURN(const std::optional<int64_t> rows,
-                            Positive<int64_t>(request.has_total_rows(), request.total_rows(),
-                                              static_cast<int64_t>(kMaxTotal), "total_rows"));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      const std::optional<int64_t> rows,
+      Positive<int64_t>(request.has_total_rows(), request.total_rows(), static_cast<int64_t>(kMaxTotal), "total_rows"));
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<double> elements, TotalElements(request));
   PENSTOCK_ASSIGN_OR_RETURN(ContributionCall contribution, Contribution(request));
   contribution.request.total_rows = rows;

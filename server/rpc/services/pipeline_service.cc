@@ -15,9 +15,9 @@
 #include "server/rpc/convert/checkpoint_convert.h"
 #include "server/rpc/convert/page_token.h"
 #include "server/rpc/convert/payload_digest.h"
+#include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/convert/recipe_convert.h"
 #include "server/rpc/convert/record_of.h"
-#include "server/rpc/convert/proto_convert.h"
 
 namespace penstock {
 namespace {

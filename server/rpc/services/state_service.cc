@@ -82,11 +82,10 @@ absl::Status StateServiceImpl::Save(const UnaryCallPtr<v1::SaveCheckpointRequest
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline,
                             FindPipeline(environment_, call->identity(), request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(call->caller(), pipeline->name()));
-  pipeline->SaveCheckpoint(ContextOf(call, std::move(ticket)),
-                           CallOf(request), [call](const auto& answer) {
-                             if (!answer.ok()) return call->Fail(answer.status());
-                             call->Reply(CheckpointMessages().Make(answer->checkpoint, /*pipeline_exists=*/true));
-                           });
+  pipeline->SaveCheckpoint(ContextOf(call, std::move(ticket)), CallOf(request), [call](const auto& answer) {
+    if (!answer.ok()) return call->Fail(answer.status());
+    call->Reply(CheckpointMessages().Make(answer->checkpoint, /*pipeline_exists=*/true));
+  });
   return absl::OkStatus();
 }
 
@@ -202,8 +201,7 @@ absl::StatusOr<v1::ListCheckpointsResponse> StateServiceImpl::List(const Identit
       absl::StrCat("ListCheckpoints ", identity.name, " ", request.parent(), request.automatic() ? " all" : "");
   PENSTOCK_ASSIGN_OR_RETURN(const std::string after, environment_.page_tokens->Read(scope, request.page_token()));
   // One more than asked for tells whether there is another page.
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> found,
-                            Checkpoints(identity, request, after, size + 1));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<CheckpointInfo> found, Checkpoints(identity, request, after, size + 1));
   v1::ListCheckpointsResponse response;
   CheckpointMessages messages;
   for (const CheckpointInfo& info : found) {

@@ -106,9 +106,7 @@ class Work {
     const NamedTensors written = {{shape.name, at::full(shape.tensor.sizes(), 0.25F)}};
     const HandleName put = *engine_->handles().Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
     engine_->handles().Fulfil(put.id, written);
-    return State([&](auto done) {
-      engine_->hosted().WriteParameters(std::move(context), {.handles = {put}}, done);
-    });
+    return State([&](auto done) { engine_->hosted().WriteParameters(std::move(context), {.handles = {put}}, done); });
   }
 
   JournalledEngine* const engine_;
@@ -289,9 +287,8 @@ TEST(JournalledPipeline, ACheckpointThatAReplayBeginsFromIsNotDeletedAndOldOnesG
   EXPECT_EQ(ReasonOf(Work(&engine).Do(3).status()), "ACCUMULATION_EMPTY");  // the step before it is over, and saved
   const std::vector<CheckpointInfo> kept = engine.Checkpoints();
   ASSERT_EQ(kept.size(), 2);
-  const absl::StatusOr<StateAnswer> removed = JournalledEngine::Wait([&](auto done) {
-    engine.hosted().DeleteCheckpoint(JournalledEngine::As("remove"), kept[1].id, done);
-  });
+  const absl::StatusOr<StateAnswer> removed = JournalledEngine::Wait(
+      [&](auto done) { engine.hosted().DeleteCheckpoint(JournalledEngine::As("remove"), kept[1].id, done); });
   EXPECT_EQ(ReasonOf(removed.status()), "CHECKPOINT_IN_USE");
 }
 
