@@ -39,7 +39,7 @@ PROGRAMS = {
 }
 # Where state, scratch files and the configuration are mounted; mount points must exist under a read-only root.
 MOUNT_POINTS = {
-    "daemon": ("etc/penstock", HOME, "tmp", "var/lib/penstock", "var/cache/penstock"),
+    "daemon": ("etc/penstock", "etc/penstock-tls", "etc/penstock-identities", "etc/penstock-tokens", HOME, "tmp", "var/lib/penstock", "var/cache/penstock"),
     "cli": (HOME, "tmp"),
 }
 

@@ -88,9 +88,7 @@ absl::StatusOr<std::optional<Accepted>> Acceptor::RecordedBefore(const CallPoint
   PENSTOCK_ASSIGN_OR_RETURN(std::optional<CallJournal::Earlier> earlier, journal_->FindEarlier(*call));
   if (!earlier.has_value()) return std::optional<Accepted>();
   call->accepted.sequence = earlier->sequence;
-  absl::Cleanup give_up = [&] {
-    for (const HandleName& name : call->accepted.handles()) options_.handles->Withdraw(name.id);
-  };
+  absl::Cleanup give_up = [&] { WithdrawHandles(*call); };
   PENSTOCK_RETURN_IF_ERROR(ReserveHandles(call, {.outcome = call->As<ForwardCall>() == nullptr,
                                                  .outputs = earlier->answer.has_outputs,
                                                  .graph = earlier->answer.has_graph}));
@@ -193,6 +191,10 @@ absl::Status Acceptor::ReserveHandles(const CallPointer& call, const CallResults
   return absl::OkStatus();
 }
 
+void Acceptor::WithdrawHandles(const Call& call) const {
+  for (const HandleName& name : call.accepted.handles()) options_.handles->Withdraw(name.id);
+}
+
 void Acceptor::OnInputsReady(const CallPointer& call) {
   {
     absl::MutexLock lock(&calls_->mu);
@@ -225,7 +227,7 @@ absl::StatusOr<Accepted> Acceptor::Accept(CallContext context, Request request) 
   // Unless the call is accepted, it leaves nothing behind, whatever fails from here on.
   absl::Cleanup give_up = [&] {
     Guarded("a call that is not accepted", [&] {
-      for (const HandleName& name : call->accepted.handles()) options_.handles->Withdraw(name.id);
+      WithdrawHandles(*call);
       settlement_->EndPlace(*call);  // whoever still holds the call
     }).IgnoreError();
   };

@@ -86,6 +86,7 @@ class Acceptor {
   absl::StatusOr<std::optional<Accepted>> RecordedBefore(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   std::optional<absl::StatusOr<StateAnswer>> StateRecordedBefore(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   void FulfilAgain(const Call& call, CallJournal::Earlier earlier);
+  void WithdrawHandles(const Call& call) const;
   void AppendReady() const ABSL_LOCKS_EXCLUDED(calls_->mu);
   absl::Status ReserveHandles(const CallPointer& call, const CallResults& results);
   void OnInputsReady(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
