@@ -95,6 +95,11 @@ int32_t Call::priority() const {
   return infer == nullptr ? 0 : infer->request.priority;
 }
 
+absl::Status CallLeftInJournal() {
+  return Error(absl::StatusCode::kUnavailable, "DRAINING",
+               "the daemon stops; the call is in the journal and runs after the restart: ask again by its request_id");
+}
+
 absl::Status CancelledCall() { return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the call was cancelled"); }
 
 }  // namespace penstock

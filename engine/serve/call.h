@@ -93,7 +93,8 @@ struct Call {
   int64_t started_nanos = 0;  // 0: it has not; set by the thread that runs it
   int64_t read_version = 0;   // of what a read reads, as it starts; set by the same thread
   bool again = false;         // it was accepted in a life before, which may have ended in the middle of it
-  int64_t state_version = 0;  // as it starts; set by the same thread
+  int64_t state_version = 0;  // as it starts; set by the same thread, as the next two
+  int64_t ended_before = 0;   // the sequence of the last call that ran before it
   bool at_boundary = false;   // of a save: whether what it saves is the effect of whole steps; set by the same thread
   int64_t forward_sequence = 0;  // of a Backward in a journal: of its Forward
 
@@ -122,5 +123,7 @@ using CallPointer = std::shared_ptr<Call>;
 
 // The error of a call that was cancelled.
 absl::Status CancelledCall();
+// UNAVAILABLE / DRAINING of one that stands in the journal and has not run: it runs after the restart.
+absl::Status CallLeftInJournal();
 
 }  // namespace penstock

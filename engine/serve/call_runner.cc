@@ -272,8 +272,11 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
 
 CheckpointPlace CallRunner::PlaceOf(const Call& call) const {
   if (origin_.life.empty()) return {};
+  // The last save of a life comes after calls that are left in the journal.
+  const auto* save = call.As<SaveCall>();
+  const bool last = save != nullptr && save->last;
   return {.life = origin_.life,
-          .sequence = call.accepted.sequence,
+          .sequence = last ? call.ended_before : call.accepted.sequence,
           .version = call.state_version,
           .whole = call.at_boundary};
 }

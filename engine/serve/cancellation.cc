@@ -40,8 +40,14 @@ void Cancellation::SettleNow(const CallPointer& call, const absl::Status& error)
   if (!ended.ok()) Guarded("the end of a call", end).IgnoreError();  // its work will not end it
 }
 
-void Cancellation::SettleCancelled(const std::vector<CallPointer>& removed) {
-  for (const CallPointer& call : removed) Settle(call, cancelled_);
+void Cancellation::SettleCancelled(const std::vector<CallPointer>& removed, bool for_good) {
+  for (const CallPointer& call : removed) {
+    if (for_good || journal_ == nullptr || !IsAppended(*call)) {
+      Settle(call, cancelled_);
+    } else {
+      SettleNow(call, left_);
+    }
+  }
 }
 
 void Cancellation::OnDeadline(const CallPointer& call) {

@@ -36,7 +36,8 @@ class Cancellation {
   // ending.
   void RemoveQueued(ServedCalls& calls, const std::vector<CallPointer>& waiting)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls.mu);
-  void SettleCancelled(const std::vector<CallPointer>& removed) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // `for_good`: what stands in the journal is cancelled there, too; else it is left there, for the next life to run.
+  void SettleCancelled(const std::vector<CallPointer>& removed, bool for_good) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
  private:
   // Ends a call that nothing else will end; of one in the journal, when that is durable.
@@ -52,6 +53,7 @@ class Cancellation {
   AccumulationWatch* const watch_;
   CallJournal* const journal_;                      // null: there is none
   const absl::Status cancelled_ = CancelledCall();  // a copy of it takes no memory
+  const absl::Status left_ = CallLeftInJournal();   // the same
 };
 
 }  // namespace penstock

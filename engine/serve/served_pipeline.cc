@@ -193,7 +193,7 @@ void ServedPipeline::DrainAs(State state, bool force, std::function<void()> done
     if (calls_.state == State::kReady) calls_.state = state;
     cancellation_.RemoveQueued(calls_, cancelled);
   }
-  cancellation_.SettleCancelled(cancelled);
+  cancellation_.SettleCancelled(cancelled, /*for_good=*/state == State::kDeleting);
   calls_.NotifyIfDrained();
 }
 
@@ -239,7 +239,7 @@ void ServedPipeline::Stop() {
     late = calls_.Waiting();
     cancellation_.RemoveQueued(calls_, late);
   }
-  cancellation_.SettleCancelled(late);
+  cancellation_.SettleCancelled(late, /*for_good=*/false);
   training_.Join();
   inference_.Join();
   if (journal_ != nullptr) journal_->Close();

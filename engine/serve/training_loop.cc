@@ -153,6 +153,7 @@ absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
     call.read_version =
         call.training == TrainingCall::kReadGradients ? calls_->training.version() : calls_->training.weights_version();
     call.state_version = calls_->training.version();
+    call.ended_before = calls_->training.ended_sequence();
     call.at_boundary = calls_->training.at_boundary();
   }
   pipeline_->SetNextState(call.accepted.sequence);

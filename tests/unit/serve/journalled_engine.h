@@ -184,6 +184,7 @@ class JournalledEngine {
   }
 
   UnsyncedDisk disk;
+  std::function<void()> before_action;  // of a training run; changed only while none runs
 
  private:
   // What goes with the process.
@@ -194,7 +195,12 @@ class JournalledEngine {
           pool({{"cpu:0", {0}}, {"cpu:1", {0}}}, DevicePool::Mode::kThreads),
           checkpoints(CheckpointStore::Open(&engine.disk, &engine.clock_, "/state", &quota).value()) {
       PipelineBuilder::Options options;
-      options.factory.create = &Pipeline::Create;
+      options.factory.create = [&engine](const PipelineSpec& spec, Pipeline::Options made) {
+        made.before_action = [&engine](const Action&) {
+          if (engine.before_action) engine.before_action();
+        };
+        return Pipeline::Create(spec, std::move(made));
+      };
       options.devices = &pool;
       options.handles = &handles;
       options.timers = &timers;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/thread.h"
 #include "tests/unit/serve/journalled_engine.h"
 
 namespace penstock {
@@ -278,6 +279,47 @@ TEST(JournalledPipeline, ACallThatWaitsForItsInputsIsNotAcknowledgedAndIsForgott
   EXPECT_EQ(ReasonOf(durable), "WORK_CANCELLED");
   EXPECT_TRUE(engine.OutcomeOf(engine.hosted().TrainStep(JournalledEngine::As("late"), engine.Batch(1), {})).ok())
       << "it was never accepted";
+}
+
+TEST(JournalledPipeline, WhatADrainLeavesRunsInTheNextLife) {
+  JournalledEngine alone;
+  ASSERT_TRUE(alone.Begin().ok());
+  for (int i : {0, 5}) ASSERT_TRUE(Work(&alone).Do(i).ok());
+
+  JournalledEngine engine;
+  absl::Notification running, go_on;
+  engine.before_action = [&] {
+    if (!running.HasBeenNotified()) running.Notify();
+    go_on.WaitForNotification();
+  };
+  ASSERT_TRUE(engine.Begin().ok());
+  const auto start = [&](int i) {
+    return engine.hosted().TrainStep(JournalledEngine::As(absl::StrCat("id ", i)), engine.Batch(static_cast<float>(i)),
+                                     {});
+  };
+  const absl::StatusOr<Accepted> first = start(0);
+  const absl::StatusOr<Accepted> second = start(5);
+  ASSERT_TRUE(JournalledEngine::Durable(second).ok());
+  Thread watch("watch", [&] {  // the drain waits for what runs
+    running.WaitForNotification();
+    engine.Await(*second->outcome);
+    go_on.Notify();
+  });
+  absl::Notification saved;
+  running.WaitForNotification();
+  engine.hosted().SaveLast(std::make_shared<CancelToken>(), [&](const auto&) { saved.Notify(); });
+  saved.WaitForNotification();
+  watch.Join();
+  EXPECT_TRUE(engine.OutcomeOf(first).ok());
+  EXPECT_EQ(ReasonOf(engine.OutcomeOf(second).status()), "DRAINING");
+  engine.End();
+  engine.before_action = nullptr;
+  for (int life = 0; life < 2; ++life) {  // the second time it is no longer open, and still not in the checkpoint
+    ASSERT_TRUE(engine.Begin().ok());
+    EXPECT_TRUE(Same(engine.State(), alone.State())) << life;
+    EXPECT_TRUE(Work(&engine).Do(5).ok());
+    engine.Crash();
+  }
 }
 
 TEST(JournalledPipeline, ACheckpointThatAReplayBeginsFromIsNotDeletedAndOldOnesGo) {
