@@ -141,7 +141,7 @@ void PipelineTable::RecoverNow(const JournalledPipeline& row, const std::shared_
         return builder_.Build(row.name, {.id = row.life, .again = true, .wanted = [this] { return !IsDraining(); }},
                               &recipe, may_rehearse_, planning.get());
       });
-  if (!made.ok()) {
+  if (!made.ok() && !IsDraining()) {
     LogError(
         "a pipeline can't be made again",
         {{"pipeline", row.name}, {"reason", ReasonOf(made.status())}, {"error", std::string(made.status().message())}});

@@ -34,3 +34,67 @@ def test_training_goes_on_after_a_kill_without_a_checkpoint_of_the_caller(start_
         other.optimizer_step()
         assert not differing(state_of(other), after)
     daemon.stop()
+
+
+def test_a_retry_after_a_restart_gets_the_first_answer_and_another_payload_is_refused(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    again = request_id()
+    with penstock.Client(daemon.address) as client:
+        pipeline = create_mlp(client, NAME)
+        first = pipeline.train_step(*mlp_batch(0), request_id=again)
+        pipeline.train_step(*mlp_batch(1))
+        wanted = state_of(pipeline)
+    daemon.kill()
+    daemon.start()
+    with penstock.Client(daemon.address) as client:
+        pipeline = client.pipeline(NAME)
+        second = pipeline.train_step(*mlp_batch(0), request_id=again)
+        assert (second.loss, second.step, second.sequence) == (first.loss, first.step, first.sequence)
+        with pytest.raises(penstock.PenstockError) as raised:
+            pipeline.train_step(*mlp_batch(2), request_id=again)
+        assert raised.value.reason == "REQUEST_ID_REUSED"
+        assert not differing(state_of(pipeline), wanted)
+    daemon.stop()
+
+
+def test_a_damaged_journal_fails_its_pipeline_and_no_other(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    with penstock.Client(daemon.address) as client:
+        damaged = create_mlp(client, NAME)
+        for step in range(30):
+            damaged.train_step(*mlp_batch(step))
+        damaged.save_checkpoint("mine")
+        (file,) = daemon.state_dir.glob("journal/*/journal.db-wal")
+        other = create_mlp(client, "other")
+        other.train_step(*mlp_batch(0))
+        wanted = state_of(other)
+    daemon.kill()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+    daemon.start()
+    with penstock.Client(daemon.address) as client:
+        assert {one.name: one.state for one in client.list_pipelines()} == {
+            f"pipelines/{NAME}": "FAILED",
+            "pipelines/other": "READY",
+        }
+        assert not differing(state_of(client.pipeline("other")), wanted)
+        with pytest.raises(penstock.PenstockError) as raised:
+            client.pipeline(NAME).train_step(*mlp_batch(0))
+        assert raised.value.reason == "JOURNAL_CORRUPT"
+        client.delete_pipeline(NAME)
+        mended = client.create_pipeline(NAME, from_checkpoint=f"pipelines/{NAME}/checkpoints/mine")
+        assert mended.train_step(*mlp_batch(30)).step == 31
+    daemon.stop()
+
+
+def test_with_the_journal_off_a_restart_forgets(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--journal=off")
+    with penstock.Client(daemon.address) as client:
+        create_mlp(client, NAME).train_step(*mlp_batch(0))
+    daemon.kill()
+    daemon.start()
+    with penstock.Client(daemon.address) as client:
+        assert client.list_pipelines() == []
+    assert not (daemon.state_dir / "journal").exists()
+    daemon.stop()

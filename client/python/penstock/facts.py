@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.errors import PenstockError
 from penstock.v1 import pipeline_pb2
 
 
@@ -27,7 +28,13 @@ class PipelineFacts:
 
     @property
     def signature(self) -> pipeline_pb2.ModelSignature:
-        """Names, types and shapes of inputs, outputs and targets; -1 is the batch."""
+        """Names, types and shapes of inputs, outputs and targets; -1 is the batch.
+
+        Raises:
+            PenstockError: the daemon could not make the pipeline again after a restart; it says why.
+        """
+        if self.state == "FAILED" and not self.message.HasField("signature"):
+            raise PenstockError.from_status(self.message.error)
         return self.message.signature
 
     @property
