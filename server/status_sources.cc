@@ -88,8 +88,10 @@ CommandOutputs DescribeForPrograms(const ServiceEnvironment& environment) {
     CheckpointMessages messages;
     for (const PipelineEntry& entry : environment.pipelines->List("", kMaxPipelines)) {
       if (entry.pipeline == nullptr) continue;
-      for (const CheckpointInfo& info : entry.pipeline->ListCheckpoints())
+      for (const CheckpointInfo& info : entry.pipeline->ListCheckpoints()) {
+        if (info.place.automatic) continue;  // as a list that nobody asked for them
         list.push_back(MessageToJsonText(messages.Make(info, /*pipeline_exists=*/true)));
+      }
     }
     return absl::StrCat("[", absl::StrJoin(list, ", "), "]");
   };
@@ -131,6 +133,7 @@ std::vector<CheckpointRow> DescribeCheckpoints(const PipelineTable& pipelines) {
   for (const PipelineEntry& entry : pipelines.List("", kMaxPipelines)) {
     if (entry.pipeline == nullptr) continue;
     for (const CheckpointInfo& info : entry.pipeline->ListCheckpoints()) {
+      if (info.place.automatic) continue;
       rows.push_back({.pipeline = entry.name,
                       .id = info.id,
                       .step = info.step,
