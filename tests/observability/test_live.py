@@ -28,6 +28,7 @@ OUTSIDE = {"infer", "infer_wait", "checkpoint", "wait_client", "no_work", "pause
 # What may be empty here, and why.
 MAY_BE_EMPTY = {
     "Errors": "only methods with errors have a series, and nothing fails here",
+    "Time until the certificate ends": "the daemon here speaks plaintext",
 }
 
 
