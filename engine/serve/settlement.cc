@@ -35,13 +35,19 @@ void Settlement::ReleaseInputs(Call& call) {
   call.inputs = CallInputs();
 }
 
+bool Settlement::ForgetUnlessDurable(Call& call) {
+  if (call.accepted.durable == nullptr) return true;
+  absl::MutexLock lock(&calls_->mu);
+  if (calls_->Of(call).durable) return true;
+  calls_->log.Erase(call.key());
+  return false;
+}
+
 void Settlement::Fail(const CallPointer& call, const absl::Status& error) {
   EndPlace(*call);
+  const bool accepted = ForgetUnlessDurable(*call);  // before anybody hears of it, and asks again
   const absl::Status told = FailHandles(*call, error);
-  if (call->accepted.durable != nullptr && call->accepted.durable->Settle(told)) {  // it was never accepted
-    absl::MutexLock lock(&calls_->mu);
-    calls_->log.Erase(call->key());
-  }
+  if (!accepted) call->accepted.durable->Settle(told);
   if (call->join != nullptr) AnswerState(*call, told);
   AnswerRead(*call, told);
   // A run that goes on still reads its inputs.

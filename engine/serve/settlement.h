@@ -81,6 +81,8 @@ class Settlement {
   void CountEnd(const Call& call, const absl::Status& status, const Executed* executed);
   // Keeps how a call went, and tells its observer, if it has one.
   void ReportEnd(const Call& call, int64_t step, const absl::Status& status);
+  // Of a call that was never accepted, for it is not durable: the log forgets it. Returns whether it was.
+  bool ForgetUnlessDurable(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   absl::Status FailHandles(const Call& call, const absl::Status& error);
   void FulfilHandles(const Call& call, Executed executed, const std::string& token);
   void AnswerState(const Call& call, absl::StatusOr<StateAnswer> answer) ABSL_LOCKS_EXCLUDED(calls_->mu);
