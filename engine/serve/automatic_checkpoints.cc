@@ -27,12 +27,23 @@ absl::Status AutomaticCheckpoints::BeforeFirst(const Call& call) {
   const bool keeps_state =
       call.As<SaveCall>() != nullptr || call.As<CopyCall>() != nullptr || call.As<DeleteCall>() != nullptr;
   if (begun_ || keeps_state) return absl::OkStatus();
-  // What is saved is the state before the call. Others that came before it, if any, were reads.
-  return SaveBegin(call.accepted.sequence - 1);
+  // What is saved is the state before the call. Others that came before it, if any, left the state as it was.
+  int64_t version = 0;
+  {
+    absl::MutexLock lock(&calls_->mu);
+    version = calls_->training.version();
+  }
+  return SaveBegin(call.accepted.sequence - 1, version);
 }
 
-absl::Status AutomaticCheckpoints::SaveBegin(int64_t sequence) {
-  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence, /*version=*/0).status());
+bool AutomaticCheckpoints::HasOne(const CheckpointFolder& checkpoints, const std::string& life) {
+  const std::vector<CheckpointInfo> list = checkpoints.List();
+  return std::any_of(list.begin(), list.end(),
+                     [&](const CheckpointInfo& info) { return info.place.automatic && info.place.life == life; });
+}
+
+absl::Status AutomaticCheckpoints::SaveBegin(int64_t sequence, int64_t version) {
+  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence, version).status());
   begun_ = true;
   return absl::OkStatus();
 }

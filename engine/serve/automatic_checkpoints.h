@@ -35,9 +35,9 @@ class AutomaticCheckpoints {
     int64_t replay_nanos = int64_t{60} * 1'000'000'000;
     size_t kept = 3;
   };
-  // `life`: of the pipeline. `begun`: there is a checkpoint already from which a replay can begin.
-  AutomaticCheckpoints(std::string name, std::string life, bool begun, Limits limits, CallJournal* journal,
-                       CallRunner* runner, CheckpointFolder* checkpoints, ServedCalls* calls)
+  // `life`: of the pipeline.
+  AutomaticCheckpoints(std::string name, std::string life, Limits limits, CallJournal* journal, CallRunner* runner,
+                       CheckpointFolder* checkpoints, ServedCalls* calls)
       : name_(std::move(name)),
         life_(std::move(life)),
         limits_(limits),
@@ -45,7 +45,7 @@ class AutomaticCheckpoints {
         runner_(runner),
         checkpoints_(checkpoints),
         calls_(calls),
-        begun_(begun) {}
+        begun_(HasOne(*checkpoints, life_)) {}
 
   // The name that one has: nobody else gives such names.
   static std::string IdOf(int64_t sequence);
@@ -54,9 +54,9 @@ class AutomaticCheckpoints {
   // Removes those of a life that is over: nothing is replayed from them any more.
   static void RemoveAll(CheckpointFolder& checkpoints, const std::string& life);
 
-  absl::Status BeforeFirst(const Call& call);
+  absl::Status BeforeFirst(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // The same before any call.
-  absl::Status SaveFirst() { return begun_ ? absl::OkStatus() : SaveBegin(0); }
+  absl::Status SaveFirst() { return begun_ ? absl::OkStatus() : SaveBegin(0, 0); }
   void After(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // The same at once, and returns when the calls have gone; their checkpoint, or none if none went.
   struct Compacted {
@@ -73,7 +73,8 @@ class AutomaticCheckpoints {
  private:
   // If the state allows it; for what follows, a replay has nothing to do. `cut`: comes when the calls have gone.
   absl::StatusOr<Compacted> SaveAndCut(PipelineJournal::Done cut) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
-  absl::Status SaveBegin(int64_t sequence);
+  static bool HasOne(const CheckpointFolder& checkpoints, const std::string& life);
+  absl::Status SaveBegin(int64_t sequence, int64_t version);
   absl::StatusOr<CheckpointInfo> SaveAs(int64_t sequence, int64_t version);
   static void RemoveBeyond(CheckpointFolder& checkpoints, const std::string& life, size_t kept);
 
@@ -84,7 +85,7 @@ class AutomaticCheckpoints {
   CallRunner* const runner_;
   CheckpointFolder* const checkpoints_;
   ServedCalls* const calls_;
-  bool begun_;
+  bool begun_;             // there is one
   bool restored_ = false;  // a call that is not in a checkpoint has restored one
 
   absl::Mutex held_mu_;

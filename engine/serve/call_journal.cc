@@ -95,7 +95,7 @@ void CallJournal::OnAppended(const CallPointer& call, const absl::Status& status
     if (call->accepted.durable != nullptr) call->accepted.durable->Settle(status);
     return;
   }
-  Note(status);
+  Note(status, /*outcome_is_lost=*/false);
   {
     absl::MutexLock lock(&calls_->mu);
     if (calls_->Of(call).phase != Call::Phase::kQueued) return;  // it was cancelled meanwhile, which ends it
@@ -107,9 +107,15 @@ void CallJournal::OnAppended(const CallPointer& call, const absl::Status& status
 
 void CallJournal::RecordEnd(const CallPointer& call, const CallAnswer& answer,
                             std::function<void(const absl::Status&)> then) {
-  JournalOutcome outcome{.status = StatusOf(answer.error), .bytes = records_->WriteAnswer(answer)};
-  if (call->started_nanos != 0) outcome.run_nanos = clock_->NowNanos() - call->started_nanos;
-  outcome.settled_unix_nanos = absl::ToUnixNanos(clock_->WallNow());
+  const auto end = [this, ran = call->started_nanos != 0, then = std::move(then)](const absl::Status& status) {
+    if (!status.ok()) Note(status, ran);
+    Guarded("the end of a call", [&] { then(status); }).IgnoreError();
+    {
+      absl::MutexLock lock(&calls_->mu);
+      --calls_->unsettled;
+    }
+    calls_->NotifyIfDrained();
+  };
   {
     absl::MutexLock lock(&calls_->mu);
     if (std::exchange(calls_->Of(call).recorded, true)) return;  // an exception has left what was under way
@@ -118,16 +124,13 @@ void CallJournal::RecordEnd(const CallPointer& call, const CallAnswer& answer,
   {
     absl::MutexLock order(&append_mu_);  // whoever appends it has done so
   }
-  journal_->RecordOutcome(call->accepted.sequence, std::move(outcome),
-                          [this, then = std::move(then)](const absl::Status& status) {
-                            if (!status.ok()) Note(status);
-                            Guarded("the end of a call", [&] { then(status); }).IgnoreError();
-                            {
-                              absl::MutexLock lock(&calls_->mu);
-                              --calls_->unsettled;
-                            }
-                            calls_->NotifyIfDrained();
-                          });
+  const absl::Status queued = Guarded("the outcome of a call", [&] {
+    JournalOutcome outcome{.status = StatusOf(answer.error), .bytes = records_->WriteAnswer(answer)};
+    if (call->started_nanos != 0) outcome.run_nanos = clock_->NowNanos() - call->started_nanos;
+    outcome.settled_unix_nanos = absl::ToUnixNanos(clock_->WallNow());
+    journal_->RecordOutcome(call->accepted.sequence, std::move(outcome), end);
+  });
+  if (!queued.ok()) end(queued);  // whoever waits is told so, and a drain ends
 }
 
 void CallJournal::AwaitSettled() const {
@@ -175,8 +178,8 @@ void CallJournal::ForgetKept() {
   gone.swap(kept_);
 }
 
-void CallJournal::Note(const absl::Status& status) {
-  if (ReasonOf(status) != "JOURNAL_STOPPED") return;
+void CallJournal::Note(const absl::Status& status, bool outcome_is_lost) {
+  if (!outcome_is_lost && ReasonOf(status) != "JOURNAL_STOPPED") return;
   absl::MutexLock lock(&kept_mu_);
   if (!stopped_.ok()) return;
   stopped_ = status;

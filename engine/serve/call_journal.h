@@ -81,7 +81,8 @@ class CallJournal {
   absl::Status Append(const CallPointer& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(append_mu_);
   absl::StatusOr<NamedValues> ValuesOf(const Call& call) const;
   void OnAppended(const CallPointer& call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(calls_->mu);
-  void Note(const absl::Status& status) ABSL_LOCKS_EXCLUDED(kept_mu_);
+  // Keeps why the journal is of no more use, if that is so. `outcome_is_lost`: of a call that has run.
+  void Note(const absl::Status& status, bool outcome_is_lost) ABSL_LOCKS_EXCLUDED(kept_mu_);
 
   const std::unique_ptr<PipelineJournal> journal_;
   const CallRecords* const records_;

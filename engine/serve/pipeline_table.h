@@ -56,7 +56,8 @@ struct PipelineEntry {
 //            pipeline after the other (one that takes longer than its planning and kPatience keeps no other waiting: a
 //            single operator that is measured can't be interrupted), `ps-deletions` destroys them, `ps-plans` (plan_queue.h) looks for plans that
 //            nothing is created from. What Options points to must outlive the table.
-// Threads:   Any method from any thread; none blocks but Close(). Creation and deletion run on the
+// Threads:   Any method from any thread; none blocks but Close(); with a journal, Create() and Delete() may wait for the
+//            disk, to look for an earlier attempt. Creation and deletion run on the
 //            table's threads, outside its lock, so other calls are served meanwhile, and neither waits for the other.
 //            Callbacks come on these threads and must not call Close().
 // Lifecycle: Drain(), then Close(), then destruction, before the handle store's.

@@ -94,11 +94,10 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
                    : std::make_unique<CallJournal>(
                          std::move(durable.journal), durable.records, &calls_, options_.clock,
                          [this](const CallPointer& call, const absl::Status& error) { OnRefused(call, error); })),
-      automatic_(journal_ == nullptr
-                     ? nullptr
-                     : std::make_unique<AutomaticCheckpoints>(options_.name, options_.origin.life,
-                                                              !durable.from.life.empty(), options_.journal_limits,
-                                                              journal_.get(), &runner_, checkpoints_.get(), &calls_)),
+      automatic_(journal_ == nullptr ? nullptr
+                                     : std::make_unique<AutomaticCheckpoints>(options_.name, options_.origin.life,
+                                                                              options_.journal_limits, journal_.get(),
+                                                                              &runner_, checkpoints_.get(), &calls_)),
       watch_(options_.timers, options_.clock, [this] { acceptor_.AcceptExpiry(); }),
       cancellation_(&calls_, &settlement_, &watch_, journal_.get()),
       preparation_(options_.name, options_.handles, pipeline_.get(), &runner_),

@@ -62,7 +62,8 @@ class PipelineMetrics;
 //            once, as far as it can be foreseen, and is checked again when its turn comes.
 // Owns:      The Pipeline, a share of the CheckpointFolder, and its parts, with the threads `ps-train` and `ps-infer`.
 //            HandleStore, TimerQueue and Clock must outlive it.
-// Threads:   Any method from any thread; none blocks for work or disk but Stop() and the destructor.
+// Threads:   Any method from any thread; none blocks for work or disk but Stop() and the destructor, and for the disk a
+//            retry of a call of a life before.
 //            Callbacks come on one of its threads, a stage's or the timers', and must not block.
 // Lifecycle: Start() makes it accept. StopAccepting() or Drain(), then Stop(), then destruction.
 // Fails:     At once: PIPELINE_NOT_READY, DRAINING, QUEUE_FULL and GRAPH_LIMIT (with retry_after_ms),

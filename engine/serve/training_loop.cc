@@ -147,6 +147,8 @@ absl::Status TrainingLoop::PrepareJournal(const Call& call) {
 
 absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
   PENSTOCK_RETURN_IF_ERROR(PrepareJournal(call));
+  // A replay makes a call without an outcome: no checkpoint that has its effect may be one to go on from.
+  const bool outcomes_known = journal_ == nullptr || journal_->health().ok();
   {
     absl::MutexLock lock(&calls_->mu);
     PENSTOCK_RETURN_IF_ERROR(calls_->training.CheckTurn(call, clock_->NowNanos()));
@@ -154,7 +156,7 @@ absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
         call.training == TrainingCall::kReadGradients ? calls_->training.version() : calls_->training.weights_version();
     call.state_version = calls_->training.version();
     call.ended_before = calls_->training.ended_sequence();
-    call.at_boundary = calls_->training.at_boundary();
+    call.at_boundary = calls_->training.at_boundary() && outcomes_known;
   }
   pipeline_->SetNextState(call.accepted.sequence);
   PENSTOCK_ASSIGN_OR_RETURN(Executed executed, runner_->Run(call));

@@ -259,6 +259,28 @@ TEST(JournalledPipeline, AFailedSyncStopsWhatChangesTheStateUntilARestart) {
   EXPECT_TRUE(Work(&engine).Do(5).ok());
 }
 
+TEST(JournalledPipeline, ASaveAfterAFailedSyncDoesNotMakeACallCountTwice) {
+  JournalledEngine alone;
+  ASSERT_TRUE(alone.Begin().ok());
+  for (int i : {0, 5}) ASSERT_TRUE(Work(&alone).Do(i).ok());
+  for (int64_t sync = 0; sync < 3; ++sync) {  // of the call, or of its outcome
+    SCOPED_TRACE(sync);
+    JournalledEngine engine;
+    ASSERT_TRUE(engine.Begin().ok());
+    ASSERT_TRUE(Work(&engine).Do(0).ok());
+    engine.disk.FailSync(sync);
+    Work(&engine).Do(5).status().IgnoreError();
+    engine.disk.FailSync(-1);
+    absl::Notification saved;
+    engine.hosted().SaveLast(std::make_shared<CancelToken>(), [&](const auto&) { saved.Notify(); });
+    saved.WaitForNotification();
+    engine.Crash();  // the outcome is lost, and the checkpoint is not
+    ASSERT_TRUE(engine.Begin().ok());
+    EXPECT_TRUE(Work(&engine).Do(5).ok());
+    EXPECT_TRUE(Same(engine.State(), alone.State()));
+  }
+}
+
 TEST(JournalledPipeline, ACallThatWaitsForItsInputsIsNotAcknowledgedAndIsForgottenWhenItIsCancelled) {
   JournalledEngine engine;
   ASSERT_TRUE(engine.Begin().ok());
