@@ -100,7 +100,10 @@ absl::StatusOr<std::optional<Accepted>> Acceptor::RecordedBefore(const CallPoint
     calls_->log.Record(call->key(), call->context.payload_digest, call->accepted, options_.clock->NowNanos());
   }
   std::move(give_up).Cancel();
-  FulfilAgain(*call, *std::move(earlier));
+  const absl::Status fulfilled = Guarded("the answer to a retry", [&] { FulfilAgain(*call, *std::move(earlier)); });
+  if (!fulfilled.ok()) {  // nobody else will settle them; one that has settled stays as it is
+    for (const HandleName& name : call->accepted.handles()) options_.handles->Fail(name.id, fulfilled);
+  }
   settlement_->EndPlace(*call);
   return std::optional<Accepted>(call->accepted);
 }

@@ -18,6 +18,8 @@ import time
 
 import grpc
 
+from spreads import spread
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/integration"), str(ROOT / "client/python")]
 
@@ -38,10 +40,6 @@ def microseconds(channel: grpc.Channel, path: str, calls: int, token: str) -> fl
             assert path == REFUSED and error.code() == grpc.StatusCode.INVALID_ARGUMENT, error
         times.append(time.perf_counter() - begun)
     return statistics.median(times) * 1e6
-
-
-def spread(values: list[float], digits: int) -> str:
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def main() -> None:

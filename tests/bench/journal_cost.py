@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
-import statistics
 import sys
 import tempfile
 import time
@@ -19,6 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from spreads import spread
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/integration"), str(ROOT / "client/python")]
@@ -69,10 +70,6 @@ def works(client: Any) -> dict[str, tuple[Callable[[], object], int]]:
         "mlp, 8 steps, all open at once": (several, 25),
         "mlp, an inference": (lambda: mlp.infer(rows), 200),
     }
-
-
-def spread(values: list[float], digits: int) -> str:
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def restart(daemon: Any, calls: int) -> tuple[float, float]:
