@@ -93,7 +93,10 @@ class JournalledEngine {
  public:
   explicit JournalledEngine(AutomaticCheckpoints::Limits limits = {}) : limits_(limits) {
     setup_ = {.folder = "/state/journal", .records = &records_, .options = {.files = &disk, .vfs = disk.vfs()}};
-    setup_.options.free_bytes = [this] { return disk.free_bytes(); };
+    setup_.options.free_bytes = [this] {
+      if (before_commit) before_commit();
+      return disk.free_bytes();
+    };
     setup_.recipe = [this](const std::string&) -> absl::StatusOr<PipelineRecipe> { return Recipe(); };
     CHECK_OK(disk.CreateDirectories("/state/journal"));
   }
@@ -185,6 +188,7 @@ class JournalledEngine {
 
   UnsyncedDisk disk;
   std::function<void()> before_action;  // of a training run; changed only while none runs
+  std::function<void()> before_commit;  // of calls to the journal, on its thread; changed only while there is none
 
  private:
   // What goes with the process.

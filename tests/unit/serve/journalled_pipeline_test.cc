@@ -281,6 +281,44 @@ TEST(JournalledPipeline, ASaveAfterAFailedSyncDoesNotMakeACallCountTwice) {
   }
 }
 
+TEST(JournalledPipeline, ASaveWaitsUntilTheOutcomesOfWhatItHoldsAreDurable) {
+  JournalledEngine engine;
+  absl::Notification go_on, held, release;
+  engine.before_action = [&] { go_on.WaitForNotification(); };
+  ASSERT_TRUE(engine.Begin().ok());
+  const auto eventually = [](const auto& holds) {
+    while (!holds()) absl::SleepFor(absl::Milliseconds(1));
+  };
+  const absl::StatusOr<Accepted> step = engine.hosted().TrainStep(JournalledEngine::As("step"), engine.Batch(0), {});
+  absl::Notification saved;
+  engine.hosted().SaveCheckpoint(JournalledEngine::As("save"), {.id = "a"}, [&](const auto& answer) {
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    saved.Notify();
+  });
+  eventually([&] { return engine.hosted().statistics().journal_calls == 2; });
+  // From here on the journal is at a third call: the outcome of the step has to wait.
+  engine.before_commit = [&] {
+    if (!held.HasBeenNotified()) held.Notify();
+    release.WaitForNotification();
+  };
+  const absl::StatusOr<Accepted> third =
+      engine.hosted().ForwardBackward(JournalledEngine::As("third"), engine.Batch(1));
+  ASSERT_TRUE(third.ok());
+  held.WaitForNotification();
+  go_on.Notify();
+  eventually([&] { return engine.hosted().pipeline().step() == 1; });
+  for (int i = 0; i < 100; ++i) {  // as long as a save takes some times over
+    EXPECT_FALSE(saved.HasBeenNotified());
+    for (const CheckpointInfo& info : engine.Checkpoints())
+      EXPECT_NE(info.id, "a") << "it holds a call without outcome";
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  release.Notify();
+  saved.WaitForNotification();
+  EXPECT_TRUE(engine.OutcomeOf(step).ok());
+  EXPECT_TRUE(engine.OutcomeOf(third).ok());
+}
+
 TEST(JournalledPipeline, ACallThatWaitsForItsInputsIsNotAcknowledgedAndIsForgottenWhenItIsCancelled) {
   JournalledEngine engine;
   ASSERT_TRUE(engine.Begin().ok());
