@@ -1,5 +1,5 @@
-// Creation, retry, drain and deletion of pipelines. They stand in one file, for each must see under the one lock what
-// the others have begun; how a pipeline is made stands in pipeline_builder.
+// Creation, retry and drain of pipelines; deletion stands in pipeline_deletion, what outlives the process in
+// pipeline_recovery, how a pipeline is made in pipeline_builder. Under the one lock each sees what the others have begun.
 
 #include "engine/serve/pipeline_table.h"
 
@@ -24,18 +24,10 @@
 #include "engine/handles/handle_store.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/plan/planning.h"
+#include "engine/serve/pipeline_errors.h"
 
 namespace penstock {
 namespace {
-
-absl::Status TableError(absl::StatusCode code, std::string_view reason, std::string_view message,
-                        const std::string& name) {
-  return Error(code, reason, message).With("pipeline", Shortened(name)).With("value", Shortened(name));
-}
-
-absl::Status Draining() {
-  return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
-}
 
 std::string NewLife() {
   const HandleId id = RandomHandleId(Epoch(0));
@@ -56,11 +48,6 @@ PipelineEntry Present(PipelineEntry entry) {
 }
 
 }  // namespace
-
-absl::Status PipelineNotFound(const std::string& name) {
-  return TableError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
-                    absl::StrCat("there is no pipeline ", Shortened(name)), name);
-}
 
 PipelineTable::PipelineTable(Options options)
     : max_pipelines_(options.max_pipelines),
@@ -134,12 +121,12 @@ absl::StatusOr<PipelineTable::Standing> PipelineTable::Existing(const PipelineEn
                                                                 const AcceptExisting& accept) const {
   const std::string& name = entry.name;
   if (accept == nullptr) {
-    return TableError(absl::StatusCode::kAlreadyExists, "PIPELINE_EXISTS", absl::StrCat("pipeline ", name, " exists"),
-                      name);
+    return PipelineError(absl::StatusCode::kAlreadyExists, "PIPELINE_EXISTS",
+                         absl::StrCat("pipeline ", name, " exists"), name);
   }
   if (entry.state == PipelineEntry::State::kDeleting) {
-    return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
-                      absl::StrCat("pipeline ", name, " is being deleted"), name);
+    return PipelineError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                         absl::StrCat("pipeline ", name, " is being deleted"), name);
   }
   const PipelineEntry present = Present(entry);
   if (const absl::Status accepted = accept(present); !accepted.ok()) return WithValue(accepted, "pipeline", name);
@@ -159,15 +146,16 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe
           .With("field", "pipeline_id")
           .With("value", Shortened(name));
     }
-    if (draining_) return Draining();
+    if (draining_) return TableDraining();
     if (const auto found = entries_.find(name); found != entries_.end()) {
       PENSTOCK_ASSIGN_OR_RETURN(*standing, Existing(found->second, accept));
       return absl::AlreadyExistsError("it stands");
     }
     if (static_cast<int>(entries_.size()) >= max_pipelines_) {
-      return WithValue(TableError(absl::StatusCode::kResourceExhausted, "CALLER_QUOTA",
-                                  absl::StrCat("at most ", max_pipelines_, " pipelines may exist; delete one"), name),
-                       "limit_value", std::to_string(max_pipelines_));
+      return WithValue(
+          PipelineError(absl::StatusCode::kResourceExhausted, "CALLER_QUOTA",
+                        absl::StrCat("at most ", max_pipelines_, " pipelines may exist; delete one"), name),
+          "limit_value", std::to_string(max_pipelines_));
     }
     PipelineEntry entry{.name = name, .spec = recipe.spec};
     entry.spec.sample = nullptr;  // it is only measured with
@@ -213,7 +201,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
   const std::string life = journal_ == nullptr ? "" : NewLife();
   // All that can fail, copies too, before the entry changes.
   absl::StatusOr<PipelineEntry> made = Guarded("the creation of a pipeline", [&]() -> absl::StatusOr<PipelineEntry> {
-    if (draining) return Draining();
+    if (draining) return TableDraining();
     PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry ready, Get(name));
     ready.planning = nullptr;
     ready.life = life;
@@ -239,7 +227,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
       made->version = entry.version;
       draining = draining_;
     } else {
-      if (draining_) made = Draining();  // its planning was cut short
+      if (draining_) made = TableDraining();  // its planning was cut short
       entries_.erase(name);
     }
   }
@@ -284,11 +272,12 @@ void PipelineTable::LookForPlans(const std::string& caller, PipelineSpec spec, s
     return (builder_.*look)(caller, std::move(spec), may_rehearse_, &planning);
   };
   // Under no lock: searches that were given up end here.
-  const absl::Status refused = IsDraining() ? Draining() : plans_.Post(caller, cancel, [this, search, done]() mutable {
-    absl::StatusOr<Found> found = Guarded("a search for plans", search);
-    if (!found.ok() && IsDraining()) found = Draining();  // it was cut short
-    done(std::move(found));
-  });
+  const absl::Status refused =
+      IsDraining() ? TableDraining() : plans_.Post(caller, cancel, [this, search, done]() mutable {
+        absl::StatusOr<Found> found = Guarded("a search for plans", search);
+        if (!found.ok() && IsDraining()) found = TableDraining();  // it was cut short
+        done(std::move(found));
+      });
   if (!refused.ok()) done(refused);
 }
 
@@ -305,14 +294,14 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Find(const std::s
   PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry entry, Get(name));
   if (entry.pipeline == nullptr && entry.state == PipelineEntry::State::kFailed) return entry.error;
   if (entry.pipeline == nullptr && !entry.life.empty() && entry.state == PipelineEntry::State::kCreating) {
-    return TableError(absl::StatusCode::kUnavailable, "STARTING",
-                      absl::StrCat("pipeline ", name, " is being made again, after a restart"), name);
+    return PipelineError(absl::StatusCode::kUnavailable, "STARTING",
+                         absl::StrCat("pipeline ", name, " is being made again, after a restart"), name);
   }
   if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
-    return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
-                      entry.pipeline == nullptr ? absl::StrCat("pipeline ", name, " is being created")
-                                                : absl::StrCat("pipeline ", name, " is being deleted"),
-                      name);
+    return PipelineError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                         entry.pipeline == nullptr ? absl::StrCat("pipeline ", name, " is being created")
+                                                   : absl::StrCat("pipeline ", name, " is being deleted"),
+                         name);
   }
   return std::move(entry.pipeline);
 }
@@ -336,170 +325,12 @@ std::vector<std::shared_ptr<ServedPipeline>> PipelineTable::Live(bool deleting_t
   return live;
 }
 
-// --- Deletion.
-
-void PipelineTable::Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done) {
-  const RequestKey key{context.caller, "DeletePipeline", context.request_id};
-  std::shared_ptr<ServedPipeline> pipeline;
-  const Start start = [&](std::optional<Standing>*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
-    if (draining_) return Draining();  // what there is will be saved
-    auto found = entries_.find(name);
-    if (found == entries_.end()) return PipelineNotFound(name);
-    PipelineEntry& entry = found->second;
-    const bool unmade = entry.pipeline == nullptr && entry.state == PipelineEntry::State::kFailed;
-    if (unmade) {
-      SetState(entry, PipelineEntry::State::kDeleting);
-      return absl::OkStatus();
-    }
-    if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
-      return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
-                        absl::StrCat("pipeline ", name, " is being created or deleted"), name);
-    }
-    const ServedPipeline::Statistics now = entry.pipeline->statistics();
-    if (!force && (now.accumulating || now.open_graphs > 0)) {
-      return TableError(
-          absl::StatusCode::kFailedPrecondition, "PIPELINE_IN_USE",
-          absl::StrCat("pipeline ", name, " holds ", now.accumulating ? "accumulated gradients" : "",
-                       now.accumulating && now.open_graphs > 0 ? " and " : "", now.open_graphs > 0 ? "open graphs" : "",
-                       ", which deletion with force would lose"),
-          name);
-    }
-    pipeline = entry.pipeline;
-    SetState(entry, PipelineEntry::State::kDeleting);
-    return absl::OkStatus();
-  };
-  const absl::StatusOr<bool> met = MetBefore(key, context.payload_digest);
-  if (!met.ok() || *met) return done(met.status());
-  const JoinPointer join = Begin(
-      key, context, [done = std::move(done)](const absl::StatusOr<PipelineEntry>& entry) { done(entry.status()); },
-      start);
-  if (join == nullptr) return;
-  if (pipeline == nullptr) return DeleteUnmade(key, context.payload_digest, name, purge, join);
-  const absl::Status begun = Guarded("the deletion of a pipeline", [&] {
-    // Drain() may call back before it returns; the deletion waits until this thread has let go of the pipeline, so that
-    // its memory is free when the deletion is done.
-    std::shared_ptr<ServedPipeline> kept = pipeline;
-    const auto let_go = std::make_shared<absl::Notification>();
-    const absl::Cleanup leave = [&] {
-      kept = nullptr;
-      let_go->Notify();
-    };
-    PipelineEntry deleted{.name = name, .state = PipelineEntry::State::kDeleting};
-    const auto job = std::make_shared<JobThread::Prepared>(
-        JobThread::Prepare([this, key, join, name, purge, let_go, digest = context.payload_digest,
-                            pipeline = std::move(pipeline), deleted = std::move(deleted)]() mutable {
-          let_go->WaitForNotification();
-          const absl::Status purged = DeleteNow(key, digest, name, std::move(pipeline), purge);
-          Answer(key, join, purged.ok() ? absl::StatusOr<PipelineEntry>(std::move(deleted)) : purged);
-        }));
-    kept->DrainToDelete(force, [this, job] { deletions_.Post(std::move(*job)); });
-  });
-  if (begun.ok()) return;
-  {
-    absl::MutexLock lock(&mu_);
-    SetState(entries_.at(name), draining_ ? PipelineEntry::State::kDraining : PipelineEntry::State::kReady);
-  }
-  Answer(key, join, begun);
-}
-
-// Nothing of it stands but its journal and its checkpoints.
-void PipelineTable::DeleteUnmade(const RequestKey& key, const std::string& payload_digest, const std::string& name,
-                                 bool purge, const JoinPointer& join) {
-  const absl::Status posted = Guarded("the deletion of a pipeline", [&] {
-    deletions_.Post([this, key, payload_digest, name, purge, join] {
-      absl::Status gone =
-          Guarded("the deletion of a pipeline", [&] { return RecordDeletion(key, payload_digest, name); });
-      const std::shared_ptr<CheckpointFolder> folder = builder_.options().checkpoints->FindFolder(name);
-      if (gone.ok() && purge && folder != nullptr) gone = folder->Purge();
-      {
-        absl::MutexLock lock(&mu_);
-        entries_.erase(name);
-      }
-      Answer(key, join, gone.ok() ? absl::StatusOr<PipelineEntry>(PipelineEntry{.name = name}) : gone);
-    });
-  });
-  if (!posted.ok()) Answer(key, join, posted);
-}
-
-absl::Status PipelineTable::DeleteNow(const RequestKey& key, const std::string& payload_digest, const std::string& name,
-                                      std::shared_ptr<ServedPipeline> pipeline, bool purge) {
-  // What fails leaves something behind, and the name comes free all the same.
-  const auto attempt = [&name](const char* failure, auto&& part) {
-    absl::Status done = Guarded("the deletion of a pipeline", part);
-    if (done.ok()) return done;
-    Guarded("the deletion of a pipeline", [&] {
-      LogError(failure, {{"pipeline", name}, {"error", std::string(done.message())}});
-    }).IgnoreError();
-    return done;
-  };
-  attempt("can't stop a deleted pipeline", [&] { pipeline->Stop(); }).IgnoreError();
-  const absl::Status recorded = attempt("can't make the deletion of a pipeline durable",
-                                        [&] { return RecordDeletion(key, payload_digest, name); });
-  attempt("can't release the handles of a deleted pipeline", [&] {
-    builder_.options().handles->ReleasePipeline(name);
-  }).IgnoreError();
-  absl::Status purged;
-  if (purge) {
-    purged = attempt("can't remove the checkpoints of a deleted pipeline", [&] {
-      const absl::Status left = Guarded("a purge", [&] { return pipeline->PurgeCheckpoints(); });
-      return WithPrefix(WithValue(left, "pipeline", name), "the pipeline is deleted, but not all of its checkpoints: ");
-    });
-  }
-  attempt("can't remove the metrics of a deleted pipeline", [&] { RemoveMetrics(*pipeline); }).IgnoreError();
-  // Its memory first: who takes the name next finds room.
-  std::shared_ptr<ServedPipeline> listed;
-  {
-    absl::MutexLock lock(&mu_);
-    listed = std::move(entries_.at(name).pipeline);
-  }
-  listed = nullptr;
-  pipeline = nullptr;
-  {
-    absl::MutexLock lock(&mu_);
-    entries_.erase(name);
-  }
-  attempt("can't tell of a deleted pipeline", [&] {
-    LogInfo("pipeline deleted", {{"pipeline", name}, {"purged", purge && purged.ok() ? "true" : "false"}});
-  }).IgnoreError();
-  return recorded.ok() ? purged : recorded;
-}
+// --- The end.
 
 void PipelineTable::RemoveMetrics(const ServedPipeline& pipeline) const {
   if (builder_.options().metrics == nullptr || pipeline.metrics() == nullptr) return;
   builder_.options().metrics->RemovePipeline(*pipeline.metrics());
 }
-
-void PipelineTable::DeleteCheckpoint(CallContext context, CheckpointSource checkpoint, DeleteCallback done) {
-  const RequestKey key{context.caller, "DeleteCheckpoint", context.request_id};
-  const Start start = [&](std::optional<Standing>*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
-    if (entries_.contains(checkpoint.pipeline)) {
-      return TableError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
-                        absl::StrCat("pipeline ", checkpoint.pipeline, " is being created or deleted"),
-                        checkpoint.pipeline);
-    }
-    PENSTOCK_RETURN_IF_ERROR(builder_.options().checkpoints->Find(checkpoint.pipeline, checkpoint.id).status());
-    return absl::OkStatus();
-  };
-  const JoinPointer join = Begin(
-      key, context, [done = std::move(done)](const absl::StatusOr<PipelineEntry>& entry) { done(entry.status()); },
-      start);
-  if (join == nullptr) return;
-  const absl::Status posted = Guarded("the deletion of a checkpoint", [&] {
-    deletions_.Post([this, key, join, checkpoint] {
-      const absl::Status removed = Guarded("the deletion of a checkpoint", [&] {
-        return builder_.options().checkpoints->FindFolder(checkpoint.pipeline)->Remove(checkpoint.id);
-      });
-      if (removed.ok()) {
-        LogInfo("checkpoint deleted", {{"pipeline", checkpoint.pipeline}, {"checkpoint", checkpoint.id}});
-        return Answer(key, join, PipelineEntry{.name = checkpoint.pipeline});
-      }
-      Answer(key, join, WithValue(removed, "pipeline", checkpoint.pipeline));
-    });
-  });
-  if (!posted.ok()) Answer(key, join, WithValue(posted, "pipeline", checkpoint.pipeline));
-}
-
-// --- The end.
 
 void PipelineTable::Drain(std::function<void()> done) {
   {

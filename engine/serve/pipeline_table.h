@@ -200,7 +200,4 @@ class PipelineTable {
   PlanQueue plans_;
 };
 
-// NOT_FOUND / PIPELINE_NOT_FOUND, as of a name that no pipeline has: also for one that the caller may not know of.
-absl::Status PipelineNotFound(const std::string& name);
-
 }  // namespace penstock

@@ -3,6 +3,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint_store.h"
+#include "engine/serve/pipeline_errors.h"
 #include "engine/serve/pipeline_table.h"
 
 namespace penstock {

@@ -1,0 +1,22 @@
+#include "engine/serve/pipeline_errors.h"
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+
+namespace penstock {
+
+absl::Status PipelineError(absl::StatusCode code, std::string_view reason, std::string_view message,
+                           const std::string& name) {
+  return Error(code, reason, message).With("pipeline", Shortened(name)).With("value", Shortened(name));
+}
+
+absl::Status TableDraining() {
+  return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
+}
+
+absl::Status PipelineNotFound(const std::string& name) {
+  return PipelineError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
+                       absl::StrCat("there is no pipeline ", Shortened(name)), name);
+}
+
+}  // namespace penstock

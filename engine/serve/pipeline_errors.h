@@ -1,0 +1,21 @@
+#pragma once
+
+// The errors of the table of pipelines. All name the pipeline.
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace penstock {
+
+absl::Status PipelineError(absl::StatusCode code, std::string_view reason, std::string_view message,
+                           const std::string& name);
+
+// NOT_FOUND / PIPELINE_NOT_FOUND, as of a name that no pipeline has: also for one that the caller may not know of.
+absl::Status PipelineNotFound(const std::string& name);
+
+// UNAVAILABLE / DRAINING, of the table.
+absl::Status TableDraining();
+
+}  // namespace penstock
