@@ -242,6 +242,10 @@ std::shared_ptr<const std::string> CallRunner::Specification() {
   return specification_;
 }
 
+absl::StatusOr<MemoryReservation> CallRunner::HoldState(const Call& call, int64_t bytes) const {
+  return TakeMemory(memory_, {MemoryClass::kSnapshots, call.context.caller, name_}, bytes);
+}
+
 absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
   Executed executed;
   executed.run.step = pipeline_->step();
@@ -249,7 +253,14 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
   if (save.last) id = checkpoints_->FreeId(executed.run.step);
   if (!save.replace || !checkpoints_->Find(id).ok()) PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
   // Before the state is copied.
-  if (!save.last) PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckRoom(id, ByteSize(pipeline_->StateShapes())));
+  const int64_t bytes = ByteSize(pipeline_->StateShapes());
+  MemoryReservation held;  // of the copy
+  if (!save.last) {
+    PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckRoom(id, bytes));
+    PENSTOCK_ASSIGN_OR_RETURN(held, HoldState(call, bytes));
+  } else if (memory_ != nullptr) {
+    held = memory_->TakeAnyway({MemoryClass::kSnapshots, "", name_}, bytes);
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
   PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint, checkpoints_->Save(id,
                                                                     {.step = executed.run.step,
@@ -281,12 +292,13 @@ void CallRunner::Rotate(int keep, const std::string& saved) const {
   }
 }
 
-absl::StatusOr<Executed> CallRunner::Run(const CopyCall& copy, Call&) const {
+absl::StatusOr<Executed> CallRunner::Run(const CopyCall& copy, Call& call) const {
   const std::string id = copy.id.empty() ? copy.source_id : copy.id;
   PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo source, copy.source->Find(copy.source_id));
   PENSTOCK_RETURN_IF_ERROR(CheckProgram(source, origin_.spec_digest));
   PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckRoom(id, source.bytes));
+  PENSTOCK_ASSIGN_OR_RETURN(const MemoryReservation held, HoldState(call, 2 * source.bytes));
   PENSTOCK_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded, copy.source->Load(copy.source_id));
   const absl::Status fits = CheckState(loaded.state, pipeline_->StateShapes());
   if (!fits.ok()) return WithValue(fits, "checkpoint", copy.source_id);
@@ -312,7 +324,7 @@ absl::StatusOr<Executed> CallRunner::Run(const ReadCall& read, Call& call) const
   if (call.cancel->cancelled()) return CancelledCall();  // nobody is left to read a copy
   Executed executed;
   executed.run.step = pipeline_->step();
-  PENSTOCK_ASSIGN_OR_RETURN(executed.snapshot, reader_.Take(read, call.read_version));
+  PENSTOCK_ASSIGN_OR_RETURN(executed.snapshot, reader_.Take(read, call.context.caller, call.read_version));
   return executed;
 }
 
@@ -335,10 +347,12 @@ absl::StatusOr<Executed> CallRunner::Replace(const NamedTensors& state, int64_t 
   return executed;
 }
 
-absl::StatusOr<Executed> CallRunner::Run(const RestoreCall& restore, Call&) {
+absl::StatusOr<Executed> CallRunner::Run(const RestoreCall& restore, Call& call) {
   // Known without reading the tensors. One that is not there is Load's to refuse.
+  MemoryReservation held;  // of the file and of its tensors
   if (const absl::StatusOr<CheckpointInfo> info = checkpoints_->Find(restore.id); info.ok()) {
     PENSTOCK_RETURN_IF_ERROR(CheckProgram(*info, origin_.spec_digest));
+    PENSTOCK_ASSIGN_OR_RETURN(held, HoldState(call, 2 * info->bytes));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded, checkpoints_->Load(restore.id));
   absl::StatusOr<Executed> executed = Replace(loaded.state, loaded.info.step);
@@ -382,7 +396,9 @@ absl::StatusOr<Executed> CallRunner::Run(const WriteCall& write, Call& call) con
       places.erase(place);
     }
   }
-  if (!places.empty()) {  // what was not given stays; of a broken pipeline all must be given
+  MemoryReservation held;  // of a copy of the rest
+  if (!places.empty()) {   // what was not given stays; of a broken pipeline all must be given
+    PENSTOCK_ASSIGN_OR_RETURN(held, HoldState(call, ByteSize(state)));
     PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors kept, pipeline_->ExportState(true));
     for (const NamedTensor& tensor : kept) {
       if (const auto place = places.find(tensor.name); place != places.end()) place->second->tensor = tensor.tensor;

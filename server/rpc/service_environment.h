@@ -15,6 +15,7 @@ class CheckpointReader;
 class CheckpointStore;
 class Clock;
 class HandleStore;
+class MemoryLedger;
 class MetricsRegistry;
 class PageTokens;
 class PipelineTable;
@@ -30,6 +31,7 @@ struct ServiceEnvironment {
   Clock* clock = nullptr;
   MetricsRegistry* metrics = nullptr;
   Admission* admission = nullptr;
+  MemoryLedger* memory = nullptr;  // null: nothing is counted
   const PageTokens* page_tokens = nullptr;
   const Authenticator* authenticator = nullptr;
 };
