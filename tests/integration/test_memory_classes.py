@@ -124,7 +124,7 @@ TABLE: dict[str, tuple[str, tuple[str, ...], Callable[[Daemon], None], str]] = {
     "snapshots of reads": ("snapshots", ("45MiB", "1MiB"), a_read, "HOST_MEMORY"),
     "snapshots of saves": ("snapshots", ("45MiB", "1MiB"), a_save, "HOST_MEMORY"),
     "traces": ("traces", ("64MiB", "1MiB", "--trace-ring-events=1048576"), rings, "HOST_MEMORY"),
-    "captures of traces": ("traces", ("64MiB", "1MiB", "--trace-ring-events=65536"), a_capture, "HOST_MEMORY"),
+    "captures of traces": ("traces", ("48MiB", "1MiB", "--trace-ring-events=65536"), a_capture, "HOST_MEMORY"),
     "uploads": ("uploads", ("64MiB", "1MiB"), a_large_upload, "HANDLE_BUDGET"),
     "models": ("models", ("18MiB", "64KiB"), a_model, "HOST_MEMORY"),
     "pipelines": ("pipelines", ("64MiB", "1MiB"), a_pipeline, "HOST_MEMORY"),
