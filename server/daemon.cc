@@ -26,10 +26,11 @@
 #include "engine/checkpoint/checkpoint_store.h"
 #include "engine/checkpoint/epoch_file.h"
 #include "engine/device/device.h"
-#include "engine/device/memory_claims.h"
 #include "engine/exec/device_pool.h"
 #include "engine/handles/handle_store.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/observe/metrics_registry.h"
+#include "engine/observe/process_statistics.h"
 #include "engine/serve/checkpoint_reader.h"
 #include "engine/serve/pipeline_table.h"
 #include "proto/message_json.h"
@@ -68,20 +69,43 @@ int64_t DiskBytes(const std::string& folder) {
                : static_cast<int64_t>(std::min<uintmax_t>(space.capacity, std::numeric_limits<int64_t>::max()));
 }
 
-HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, int64_t memory_limit,
-                                  ServerMetrics* metrics) {
+HandleBudget::Limits HandleLimits(const DaemonOptions& options, int64_t memory_limit) {
+  HandleBudget::Limits limits;
+  limits.handles = options.max_handles;
+  limits.handles_per_owner = options.max_handles_per_caller;
+  limits.bytes = options.handle_bytes > 0 ? options.handle_bytes : memory_limit / 10;
+  limits.bytes_per_owner = options.handle_bytes_per_caller > 0 ? options.handle_bytes_per_caller : limits.bytes / 2;
+  return limits;
+}
+
+HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, const HandleBudget::Limits& limits,
+                                  MemoryLedger* memory, ServerMetrics* metrics) {
   HandleStore::Options store;
   store.epoch = epoch;
   store.default_lease = options.default_lease;
   store.min_lease = options.min_lease;
   store.max_lease = options.max_lease;
-  store.budget.handles = options.max_handles;
-  store.budget.handles_per_owner = options.max_handles_per_caller;
-  store.budget.bytes = options.handle_bytes > 0 ? options.handle_bytes : memory_limit / 10;
-  store.budget.bytes_per_owner =
-      options.handle_bytes_per_caller > 0 ? options.handle_bytes_per_caller : store.budget.bytes / 2;
+  store.budget = limits;
+  store.memory = memory;
   store.metrics = metrics;
   return store;
+}
+
+// Results have room of their own, and so have the messages and tensors of calls, and saves: a daemon whose pipelines fill
+// all the rest still works.
+std::vector<MemoryPool> MemoryPools(int64_t limit, int64_t message_bytes, const HandleBudget::Limits& handles) {
+  const int64_t kept = std::min(limit / 32, (limit - handles.bytes) / 3);
+  const int64_t messages = std::min(limit, message_bytes);
+  return {HandlePool(handles),
+          {.classes = {MemoryClass::kMessages},
+           .flag = "grpc-memory-bytes",
+           .limit_bytes = messages,
+           .kept_bytes = std::min(kept, messages)},
+          {.classes = {MemoryClass::kInputs, MemoryClass::kQueues},
+           .flag = "memory-limit",
+           .limit_bytes = limit,
+           .kept_bytes = kept},
+          {.classes = {MemoryClass::kSnapshots}, .flag = "memory-limit", .limit_bytes = limit, .kept_bytes = kept}};
 }
 
 int64_t CallsStarted(const ServerMetrics& server) {
@@ -211,23 +235,34 @@ class Daemon::Parts {
     return absl::OkStatus();
   }
 
-  // What is claimed for as long as the daemon lives is claimed here.
   absl::Status OpenMemory() {
-    ServerMetrics& metrics = registry_.server();
-    memory_ = std::make_unique<MemoryClaims>(
-        options_.memory_limit > 0 ? options_.memory_limit : DefaultMemoryLimit(),
-        [&metrics](int64_t claimed) { metrics.host_memory_claimed.Set(static_cast<double>(claimed)); });
-    metrics.host_memory_limit.Set(static_cast<double>(memory_->limit_bytes()));
-    timers_ = std::make_unique<TimerQueue>(clock_);
-    handles_ = std::make_unique<HandleStore>(StoreOptions(options_, epoch_, memory_->limit_bytes(), &metrics), clock_,
-                                             timers_.get());
-    const int64_t results = handles_->options().budget.bytes;
-    auto claim = memory_->Take("results", results);
-    if (!claim.ok()) {
-      return InvalidField("--handle-bytes", absl::StrCat("must be at most --memory-limit, ", memory_->limit_bytes()),
-                          absl::StrCat(results));
+    MemoryMetrics& metrics = registry_.memory();
+    const auto process = ReadProcessStatistics();
+    const int64_t process_bytes = process.ok() ? process->resident_bytes : 0;
+    const int64_t limit =
+        options_.memory_limit > 0 ? options_.memory_limit : DefaultMemoryLimit(MachineMemoryBytes(), process_bytes);
+    const HandleBudget::Limits handles = HandleLimits(options_, limit);
+    if (handles.bytes > limit) {
+      return InvalidField("--handle-bytes", absl::StrCat("must be at most --memory-limit, ", limit),
+                          absl::StrCat(handles.bytes));
     }
-    results_claim_ = *std::move(claim);
+    MemoryLedger::Options ledger = {.limit_bytes = limit,
+                                    .pools = MemoryPools(limit, options_.grpc_memory_bytes, handles)};
+    ledger.may_see = [this](const std::string& asking, const MemoryHolder& holder) {
+      const Authenticator& authenticator = *credentials_.authenticator;
+      return !authenticator.knows_callers() || asking == holder.identity ||
+             authenticator.RoleOf(asking) == Role::kAdmin;
+    };
+    ledger.changed = [&metrics](MemoryClass kind, int64_t bytes) {
+      metrics.reserved[kind].Set(static_cast<double>(bytes));
+    };
+    ledger.refused = [&metrics](MemoryClass kind) { metrics.refused[kind].Add(); };
+    memory_ = std::make_unique<MemoryLedger>(std::move(ledger));
+    metrics.limit.Set(static_cast<double>(limit));
+    metrics.process.Set(static_cast<double>(process_bytes));
+    timers_ = std::make_unique<TimerQueue>(clock_);
+    handles_ = std::make_unique<HandleStore>(
+        StoreOptions(options_, epoch_, handles, memory_.get(), &registry_.server()), clock_, timers_.get());
     return absl::OkStatus();
   }
 
@@ -267,7 +302,7 @@ class Daemon::Parts {
                                .journal = journals_ == nullptr ? nullptr : journals_->daemon(),
                                .fingerprint = Journals::Fingerprint()});
     checkpoint_reader_ = std::make_unique<CheckpointReader>(memory_.get());
-    admission_ = std::make_unique<Admission>(options_.calls_per_caller, &registry_);
+    admission_ = std::make_unique<Admission>(options_.calls_per_caller, &registry_, memory_.get());
   }
 
   // The names of pipelines that were made from a model, or are being made.
@@ -314,6 +349,7 @@ class Daemon::Parts {
             .clock = clock_,
             .metrics = &registry_,
             .admission = admission_.get(),
+            .memory = memory_.get(),
             .page_tokens = &page_tokens_,
             .authenticator = credentials_.authenticator.get()};
   }
@@ -419,6 +455,7 @@ class Daemon::Parts {
     sources.pipelines = [this] { return DescribePipelines(*pipelines_); };
     sources.handles = [this] { return DescribeHandles(*pipelines_, *handles_); };
     sources.owners = [this] { return DescribeOwners(*handles_); };
+    sources.memory = [this] { return DescribeMemory(*memory_); };
     sources.checkpoints = [this] { return DescribeCheckpoints(*pipelines_); };
     sources.settings = DescribeSettings(options_);
     sources.probes = Probes();
@@ -495,8 +532,7 @@ class Daemon::Parts {
   std::unique_ptr<AuditLog> audit_;
   std::unique_ptr<RequestTracing> tracing_;
   std::unique_ptr<DevicePool> devices_;
-  std::unique_ptr<MemoryClaims> memory_;
-  std::unique_ptr<MemoryClaims::Claim> results_claim_;
+  std::unique_ptr<MemoryLedger> memory_;
   std::unique_ptr<TimerQueue> timers_;
   std::unique_ptr<HandleStore> handles_;
   std::unique_ptr<ModelRoot> models_;

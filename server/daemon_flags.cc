@@ -226,11 +226,11 @@ const std::vector<DaemonFlag>& DaemonFlags() {
        [](const Values& values, const std::string& field, O* options) {
          return SetBool(values, field, &options->deterministic);
        }},
-      Bytes(
-          "memory-limit", "0", 0, kHuge,
-          "Bytes of the host's memory that pipelines, results and models under way may claim together; 0: nine tenths "
-          "of the machine's, or of the control group's",
-          &O::memory_limit),
+      Bytes("memory-limit", "0", 0, kHuge,
+            "Bytes of the host's memory that pipelines, results, messages and copies may reserve together; 0: nine "
+            "tenths "
+            "of the machine's, or of the control group's, less what the process takes by itself",
+            &O::memory_limit),
       Count("max-pipelines", 16, 1, 1024, "Pipelines that may exist at once", &O::max_pipelines),
       Bytes("max-message-bytes", "64MiB", 4 << 20, (int64_t{2} << 30) - 1,
             "Largest message that is received, an inference request for example", &O::max_message_bytes),

@@ -65,6 +65,25 @@ std::vector<OwnerRow> DescribeOwners(const HandleStore& handles) {
   return rows;
 }
 
+MemoryRows DescribeMemory(const MemoryLedger& memory) {
+  const MemoryLedger::Statement state = memory.State();
+  MemoryRows rows{.limit_bytes = state.limit_bytes, .bytes = state.bytes};
+  for (size_t i = 0; i < kMemoryClasses; ++i) {
+    const MemoryLedger::ClassUse& use = state.classes[i];
+    rows.classes.push_back({.name = std::string(kMemoryClassNames[i]),
+                            .bytes = use.bytes,
+                            .peak_bytes = use.peak_bytes,
+                            .limit_bytes = use.limit_bytes,
+                            .kept_bytes = use.kept_bytes,
+                            .reservations = use.reservations,
+                            .refusals = use.refusals});
+  }
+  for (const auto& [holder, bytes] : state.holders) {
+    rows.holders.push_back({std::string(NameOf(holder.kind)), holder.identity, holder.pipeline, bytes});
+  }
+  return rows;
+}
+
 CommandOutputs DescribeForPrograms(const ServiceEnvironment& environment) {
   CommandOutputs outputs;
   outputs.pipelines = [environment] {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "engine/handles/handle_store.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/serve/pipeline_table.h"
 #include "server/daemon_options.h"
 #include "server/http/status_pages.h"
@@ -24,6 +25,8 @@ std::vector<SettingRow> DescribeSettings(const DaemonOptions& options);
 std::vector<PipelineRow> DescribePipelines(const PipelineTable& pipelines);
 // By caller, in the order of their names.
 std::vector<OwnerRow> DescribeOwners(const HandleStore& handles);
+// The ledger: classes in their order, holders by size.
+MemoryRows DescribeMemory(const MemoryLedger& memory);
 // What commands print; without `server`.
 CommandOutputs DescribeForPrograms(const ServiceEnvironment& environment);
 // By pipeline, in the order of their names.

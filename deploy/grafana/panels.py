@@ -240,6 +240,22 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 anchor="penstockdevicememorylow",
             ),
             Panel(
+                "Host memory by class",
+                "What is reserved of the host's memory, and what the process takes. Bad: near the limit, or far from what is "
+                "reserved.",
+                "bytes",
+                [
+                    (f"sum by (instance, class) (penstock_memory_reserved_bytes{{{D}}})", "{{instance}} {{class}}"),
+                    (f"sum by (instance) (penstock_memory_limit_bytes{{{D}}})", "{{instance}} limit"),
+                    (
+                        f"sum by (instance) (process_resident_memory_bytes{{{D}}}) - "
+                        f"sum by (instance) (penstock_memory_process_bytes{{{D}}})",
+                        "{{instance}} resident beyond the process itself",
+                    ),
+                ],
+                anchor="penstockmemorynearlyfull",
+            ),
+            Panel(
                 "Recompute share of work",
                 "What saving memory costs. Bad: above a third.",
                 "percentunit",

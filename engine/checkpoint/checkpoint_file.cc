@@ -237,7 +237,7 @@ absl::Status CheckpointFolder::CheckFree(const std::string& id) const {
 }
 
 absl::Status CheckpointFolder::CheckRoom(const std::string& id, int64_t bytes) const {
-  return quota_ == nullptr ? absl::OkStatus() : WithValue(quota_->CheckRoom(bytes), "checkpoint", id);
+  return quota_ == nullptr ? absl::OkStatus() : WithValue(quota_->CheckRoom(pipeline_, bytes), "checkpoint", id);
 }
 
 absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, const CheckpointFacts& facts,

@@ -8,6 +8,7 @@
 #include "engine/base/log.h"
 #include "engine/base/resource_id.h"
 #include "engine/base/status_macros.h"
+#include "engine/checkpoint/checkpoint_quota.h"
 
 namespace penstock {
 
@@ -27,7 +28,9 @@ absl::StatusOr<std::unique_ptr<CheckpointStore>> CheckpointStore::Open(FileSyste
   return store;
 }
 
-absl::StatusOr<std::shared_ptr<CheckpointFolder>> CheckpointStore::FolderOf(const std::string& pipeline) {
+absl::StatusOr<std::shared_ptr<CheckpointFolder>> CheckpointStore::FolderOf(const std::string& pipeline,
+                                                                            const std::string& owner) {
+  if (quota_ != nullptr && !owner.empty()) quota_->SetOwner(pipeline, owner);
   std::shared_ptr<CheckpointFolder> folder = FindFolder(pipeline);
   if (folder != nullptr) {
     PENSTOCK_RETURN_IF_ERROR(folder->Reopen());

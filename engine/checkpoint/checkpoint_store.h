@@ -27,8 +27,9 @@ class CheckpointStore {
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(FileSystem* files, Clock* clock, std::string state_dir,
                                                                CheckpointQuota* quota);
 
-  // That of a pipeline which is being made: made if it is missing, and read anew.
-  absl::StatusOr<std::shared_ptr<CheckpointFolder>> FolderOf(const std::string& pipeline) ABSL_LOCKS_EXCLUDED(mu_);
+  // That of a pipeline which `owner` is making: made if it is missing, and read anew.
+  absl::StatusOr<std::shared_ptr<CheckpointFolder>> FolderOf(const std::string& pipeline, const std::string& owner = "")
+      ABSL_LOCKS_EXCLUDED(mu_);
   // Null: no such pipeline has had checkpoints.
   std::shared_ptr<CheckpointFolder> FindFolder(const std::string& pipeline) const ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<CheckpointInfo> Find(const std::string& pipeline, const std::string& id) const

@@ -7,14 +7,14 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "engine/ledger/memory_ledger.h"
 
 namespace penstock {
 
-// Counts handles and their bytes, and refuses what goes beyond the limits.
+// Counts handles, and refuses what goes beyond the limits. Their bytes are the memory ledger's (HandlePool).
 //
-// Model:     A pair (handles, bytes) for the server and for each owner that has any.
+// Model:     A number for the server and for each owner that has any.
 // Threads:   Those of its owner: the HandleStore holds its lock around every call.
-// Units:     Bytes; negative never.
 // Fails:     RESOURCE_EXHAUSTED / HANDLE_BUDGET naming the limit, its value and what was asked; the
 //            counts are then as before.
 class HandleBudget {
@@ -25,30 +25,24 @@ class HandleBudget {
     int64_t bytes = int64_t{4} << 30;
     int64_t bytes_per_owner = int64_t{2} << 30;
   };
-  struct Use {
-    int64_t handles = 0;
-    int64_t bytes = 0;
-  };
 
   explicit HandleBudget(Limits limits) : limits_(limits) {}
 
-  // Whether there is room for so much now.
-  absl::Status Check(const std::string& owner, int64_t handles, int64_t bytes) const;
-  // Adds handles and bytes, or refuses both.
-  absl::Status Charge(const std::string& owner, int64_t handles, int64_t bytes);
-  // Gives back what Charge() took.
-  void Refund(const std::string& owner, int64_t handles, int64_t bytes);
+  // Adds a handle, or refuses it.
+  absl::Status Charge(const std::string& owner);
+  // Gives back what Charge() took. Takes no memory.
+  void Refund(const std::string& owner);
 
-  const Limits& limits() const { return limits_; }
-  const Use& total() const { return total_; }
-  Use OfOwner(const std::string& owner) const;
-  // Those that have any.
-  const std::map<std::string, Use>& owners() const { return owners_; }
+  // How many each has that has any.
+  const std::map<std::string, int64_t>& owners() const { return owners_; }
 
  private:
   const Limits limits_;
-  Use total_;
-  std::map<std::string, Use> owners_;
+  int64_t total_ = 0;
+  std::map<std::string, int64_t> owners_;
 };
+
+// What bounds the bytes of results and of uploads on their way: no other memory takes their room.
+MemoryPool HandlePool(const HandleBudget::Limits& limits);
 
 }  // namespace penstock

@@ -15,6 +15,7 @@
 #include "engine/base/guard.h"
 #include "engine/base/timer_queue.h"
 #include "engine/handles/handle_store.h"
+#include "engine/ledger/memory_ledger.h"
 
 namespace penstock {
 
@@ -41,7 +42,7 @@ struct HandleEntry {
   std::vector<TensorHeader> tensors;
   std::vector<std::string> values;  // names of what is no tensor
   std::optional<CallOutcome> outcome;
-  int64_t bytes = 0;  // as charged: expected, then held
+  MemoryReservation held;  // expected, then held
   int64_t pins = 0;
   int64_t lease_nanos = 0;
   int64_t expire_nanos = 0;

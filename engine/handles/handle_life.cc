@@ -14,13 +14,8 @@
 namespace penstock {
 
 absl::Status HandleStore::Recharge(HandleEntry& entry, int64_t bytes) {
-  const int64_t more = bytes - entry.bytes;
-  if (more > 0) {
-    PENSTOCK_RETURN_IF_ERROR(budget_.Charge(entry.owner, 0, more));
-  } else {
-    budget_.Refund(entry.owner, 0, -more);
-  }
-  entry.bytes = bytes;
+  const int64_t more = bytes - entry.held.bytes();
+  PENSTOCK_RETURN_IF_ERROR(entry.held.Resize(bytes));
   Count(entry, [more](Counts& c) { c.bytes += more; });
   return absl::OkStatus();
 }
@@ -69,7 +64,7 @@ void HandleStore::Unlink(HandleEntry& entry) {
   auto owned = owners_.find(entry.owner);
   owned->second.erase(entry.serial);
   if (owned->second.empty()) owners_.erase(owned);
-  budget_.Refund(entry.owner, 1, 0);
+  budget_.Refund(entry.owner);
 }
 
 void HandleStore::End(const EntryPointer& entry, HandleState state, Aftermath& aftermath) {

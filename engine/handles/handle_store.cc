@@ -40,7 +40,15 @@ absl::Status DescribeValues(const HandleContent& content, std::vector<TensorHead
 }  // namespace
 
 HandleStore::HandleStore(Options options, Clock* clock, TimerQueue* timers)
-    : options_(std::move(options)), clock_(clock), timers_(timers), budget_(options_.budget) {
+    : options_(std::move(options)),
+      own_memory_(options_.memory != nullptr
+                      ? nullptr
+                      : std::make_unique<MemoryLedger>(MemoryLedger::Options{.limit_bytes = options_.budget.bytes,
+                                                                             .pools = {HandlePool(options_.budget)}})),
+      memory_(options_.memory != nullptr ? options_.memory : own_memory_.get()),
+      clock_(clock),
+      timers_(timers),
+      budget_(options_.budget) {
   if (options_.metrics != nullptr) {
     options_.metrics->handle_limit_bytes[HandleTier::kHost].Set(static_cast<double>(options_.budget.bytes));
   }
@@ -84,12 +92,15 @@ absl::StatusOr<HandleName> HandleStore::Reserve(Reservation reservation) {
   entry->method = std::move(reservation.method);
   entry->create_time = clock_->WallNow();
   entry->lease_nanos = absl::ToInt64Nanoseconds(lease);
-  entry->bytes = reservation.bytes;
   entry->producer = std::move(reservation.producer);
+
+  const MemoryClass kind = reservation.upload ? MemoryClass::kUploads : MemoryClass::kHandles;
+  PENSTOCK_ASSIGN_OR_RETURN(entry->held, memory_->Take({kind, entry->owner, entry->name.pipeline},
+                                                       reservation.bytes + reservation.later_bytes));
+  entry->held.ShrinkTo(reservation.bytes);
 
   absl::MutexLock lock(&mu_);
   if (closed_) return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing");
-  PENSTOCK_RETURN_IF_ERROR(budget_.Check(entry->owner, 1, entry->bytes + reservation.later_bytes));
   // What takes memory comes before what is counted.
   HandleName name = entry->name;
   std::shared_ptr<Counts>& counts = pipelines_[name.pipeline];
@@ -104,13 +115,13 @@ absl::StatusOr<HandleName> HandleStore::Reserve(Reservation reservation) {
     mu_.AssertHeld();
     entries_.erase(name.id);
   };
-  PENSTOCK_RETURN_IF_ERROR(budget_.Charge(entry->owner, 1, entry->bytes));
+  PENSTOCK_RETURN_IF_ERROR(budget_.Charge(entry->owner));
   std::move(undo_entry).Cancel();
   std::move(undo_owned).Cancel();
   Count(*entry, [&](Counts& c) {
     ++c.by_state[static_cast<int>(HandleState::kPending)];
     ++c.created;
-    c.bytes += entry->bytes;
+    c.bytes += entry->held.bytes();
     if (entry->kind == HandleKind::kGraph) ++c.open_graphs;
   });
   return name;
@@ -195,6 +206,7 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
   if (result.ok()) {
     absl::Status taken = DescribeValues(*result, tensors, values);
     if (taken.ok()) taken = Recharge(*entry, ContentBytes(*result));
+    if (taken.ok()) taken = entry->held.Become(MemoryClass::kHandles);
     if (!taken.ok()) {
       aftermath.Keep(std::move(result));
       tensors.clear();
@@ -283,7 +295,7 @@ HandleInfo HandleStore::Describe(const HandleEntry& entry) const {
   info.kind = entry.kind;
   info.state = entry.state;
   info.method = entry.method;
-  info.bytes = entry.bytes;
+  info.bytes = entry.held.bytes();
   info.create_time = entry.create_time;
   info.serial = entry.serial;
   if (!entry.result.has_value()) return info;
@@ -338,9 +350,16 @@ HandleStore::Counts HandleStore::CountsOf(const std::string& pipeline) const {
   return found == pipelines_.end() ? Counts{} : *found->second;
 }
 
-std::map<std::string, HandleBudget::Use> HandleStore::UseByOwner() const {
-  absl::MutexLock lock(&mu_);
-  return budget_.owners();
+std::map<std::string, HandleStore::Use> HandleStore::UseByOwner() const {
+  std::map<std::string, Use> owners;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [owner, handles] : budget_.owners()) owners[owner].handles = handles;
+  }
+  for (auto& [owner, use] : owners) {
+    use.bytes = memory_->BytesOf(owner, {MemoryClass::kHandles, MemoryClass::kUploads});
+  }
+  return owners;
 }
 
 void HandleStore::Close() {

@@ -150,8 +150,8 @@ class HandlePin {
 //            A lease starts when the handle settles.
 // Fails:     NOT_FOUND for another caller's handle, and, each with its own reason, for released and
 //            expired ones; FAILED_PRECONDITION / EPOCH_MISMATCH for one from before a restart.
-//            RESOURCE_EXHAUSTED / HANDLE_BUDGET when the budget is full: nothing is evicted. A
-//            failed entry returns its own error at each use. Every error names the handle.
+//            RESOURCE_EXHAUSTED / HANDLE_BUDGET when the budget is full, HOST_MEMORY when all memory is: nothing is
+//            evicted. A failed entry returns its own error at each use. Every error names the handle.
 // Example:   absl::StatusOr<HandleName> name = store->Reserve({.owner = caller, .pipeline = "gpt"});
 //            store->Fulfil(name->id, HeldValues({{"logits", logits}}));
 class HandleStore {
@@ -164,6 +164,9 @@ class HandleStore {
     absl::Duration tombstone_time = absl::Minutes(10);  // or the handle's lease, if longer
     int64_t max_tombstones = 100'000;                   // the oldest go first
     HandleBudget::Limits budget = {};
+    // Where bytes are reserved, with the pool of HandlePool(budget); null: a ledger of its own, which usually only tests
+    // want.
+    MemoryLedger* memory = nullptr;
     ServerMetrics* metrics = nullptr;  // null: counts go nowhere
   };
 
@@ -173,10 +176,17 @@ class HandleStore {
     std::string pipeline = {};
     HandleKind kind = HandleKind::kValue;
     std::string method = {};  // "TrainStep", for people
+    bool upload = false;      // charged as an upload until it settles
     int64_t bytes = 0;        // expected; held from now on
     int64_t later_bytes = 0;  // must fit beside them now, but are held only once Hold() says so
     absl::Duration lease = absl::ZeroDuration();
     std::shared_ptr<HandleProducer> producer = {};  // null: the call can't be stopped
+  };
+
+  // What an owner has.
+  struct Use {
+    int64_t handles = 0;
+    int64_t bytes = 0;
   };
 
   struct Counts {
@@ -272,7 +282,7 @@ class HandleStore {
   Counts TotalCounts() const ABSL_LOCKS_EXCLUDED(mu_);
   Counts CountsOf(const std::string& pipeline) const ABSL_LOCKS_EXCLUDED(mu_);
   // What each owner is charged for, by name.
-  std::map<std::string, HandleBudget::Use> UseByOwner() const ABSL_LOCKS_EXCLUDED(mu_);
+  std::map<std::string, Use> UseByOwner() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Fails pending handles with UNAVAILABLE / DRAINING, ends every wait, refuses reservations,
   // and waits for the last pin.
@@ -351,6 +361,8 @@ class HandleStore {
   void Unpin(const EntryPointer& entry) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
+  const std::unique_ptr<MemoryLedger> own_memory_;  // where none was given; outlives the entries
+  MemoryLedger* const memory_;
   Clock* const clock_;
   TimerQueue* const timers_;
 

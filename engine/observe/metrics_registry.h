@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/observe/memory_metrics.h"
 #include "engine/observe/metrics.h"
 
 namespace penstock {
@@ -32,6 +33,8 @@ class MetricsRegistry {
   Clock* clock() const { return clock_; }
   ServerMetrics& server() { return server_; }
   const ServerMetrics& server() const { return server_; }
+  MemoryMetrics& memory() { return memory_; }
+  const MemoryMetrics& memory() const { return memory_; }
 
   std::shared_ptr<PipelineMetrics> AddPipeline(std::string name, const std::vector<LaneDescription>& lanes,
                                                ScheduleDescription schedule = {}) ABSL_LOCKS_EXCLUDED(mu_);
@@ -58,6 +61,7 @@ class MetricsRegistry {
   Clock* const clock_;
   const int64_t trace_events_;
   ServerMetrics server_;
+  MemoryMetrics memory_;
 
   mutable absl::Mutex mu_;
   std::map<std::string, std::shared_ptr<PipelineMetrics>, std::less<>> pipelines_ ABSL_GUARDED_BY(mu_);

@@ -21,7 +21,7 @@ namespace {
 RejectReason RejectReasonOf(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   if (reason == "QUEUE_FULL") return RejectReason::kQueueFull;
-  if (reason == "HANDLE_BUDGET") return RejectReason::kMemory;
+  if (reason == "HANDLE_BUDGET" || reason == "HOST_MEMORY") return RejectReason::kMemory;
   if (reason == "GRAPH_LIMIT" || reason == "REQUEST_LOG_FULL" || reason == "CALLER_QUOTA") return RejectReason::kQuota;
   if (reason == "DRAINING") return RejectReason::kDraining;
   return RejectReason::kInvalid;
@@ -227,6 +227,9 @@ absl::StatusOr<Accepted> Acceptor::Accept(CallContext context, Request request) 
   }
   absl::StatusOr<CallResults> results = preparation_->Prepare(*call, std::move(sources));
   if (!results.ok()) return Refused(results.status());
+  if (const auto& held = call->context.inputs_held; held != nullptr) {
+    if (absl::Status exact = held->Resize(call->inputs.inline_bytes()); !exact.ok()) return Refused(std::move(exact));
+  }
   // Unless the call is accepted, it leaves nothing behind, whatever fails from here on.
   absl::Cleanup give_up = [&] {
     Guarded("a call that is not accepted", [&] {

@@ -64,6 +64,7 @@ absl::Status CallReplay::Repeat(CallRow row, int64_t from) {
     PENSTOCK_RETURN_IF_ERROR(made.status());
     const CallPointer& call = made->call;
     if (done && OnlyFiles(*call)) return absl::OkStatus();
+    call->repeated = true;
     call->again = open;
     const absl::StatusOr<Executed> executed = parts_.training->Repeat(call);
     if (open) {

@@ -242,6 +242,12 @@ std::shared_ptr<const std::string> CallRunner::Specification() {
   return specification_;
 }
 
+absl::StatusOr<MemoryReservation> CallRunner::HoldState(const Call& call, int64_t bytes) const {
+  MemoryHolder holder{MemoryClass::kSnapshots, call.context.caller, name_};
+  if (call.repeated) return TakeMemoryAnyway(memory_, std::move(holder), bytes);
+  return TakeMemory(memory_, std::move(holder), bytes);
+}
+
 absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
   Executed executed;
   executed.run.step = pipeline_->step();
@@ -254,7 +260,14 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
   }
   if (!save.replace || !checkpoints_->Find(id).ok()) PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
   // Before the state is copied.
-  if (!save.last) PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckRoom(id, ByteSize(pipeline_->StateShapes())));
+  const int64_t bytes = ByteSize(pipeline_->StateShapes());
+  MemoryReservation held;  // of the copy
+  if (!save.last) {
+    PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckRoom(id, bytes));
+    PENSTOCK_ASSIGN_OR_RETURN(held, HoldState(call, bytes));
+  } else {
+    held = TakeMemoryAnyway(memory_, {.kind = MemoryClass::kSnapshots, .pipeline = name_}, bytes);
+  }
   PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
   PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint, checkpoints_->Save(id,
                                                                     {.step = executed.run.step,
@@ -289,6 +302,8 @@ std::optional<CheckpointInfo> CallRunner::SavedBy(const Call& call, const std::s
 }
 
 absl::StatusOr<CheckpointInfo> CallRunner::SaveState(const std::string& id, CheckpointPlace place) {
+  const MemoryReservation held = TakeMemoryAnyway(memory_, {.kind = MemoryClass::kSnapshots, .pipeline = name_},
+                                                  ByteSize(pipeline_->StateShapes()));
   PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
   return checkpoints_->Save(id,
                             {.step = pipeline_->step(),
@@ -336,6 +351,7 @@ absl::StatusOr<Executed> CallRunner::Run(const CopyCall& copy, Call& call) const
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo source, copy.source->Find(copy.source_id));
   PENSTOCK_RETURN_IF_ERROR(CheckProgram(source, origin_.spec_digest));
   PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckRoom(id, source.bytes));
+  PENSTOCK_ASSIGN_OR_RETURN(const MemoryReservation held, HoldState(call, 2 * source.bytes));
   PENSTOCK_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded, copy.source->Load(copy.source_id));
   const absl::Status fits = CheckState(loaded.state, pipeline_->StateShapes());
   if (!fits.ok()) return WithValue(fits, "checkpoint", copy.source_id);
@@ -366,7 +382,7 @@ absl::StatusOr<Executed> CallRunner::Run(const ReadCall& read, Call& call) const
   if (call.cancel->cancelled()) return CancelledCall();  // nobody is left to read a copy
   Executed executed;
   executed.run.step = pipeline_->step();
-  PENSTOCK_ASSIGN_OR_RETURN(executed.snapshot, reader_.Take(read, call.read_version));
+  PENSTOCK_ASSIGN_OR_RETURN(executed.snapshot, reader_.Take(read, call.context.caller, call.read_version));
   return executed;
 }
 
@@ -396,10 +412,12 @@ absl::StatusOr<Executed> CallRunner::Replace(const NamedTensors& state, int64_t 
   return executed;
 }
 
-absl::StatusOr<Executed> CallRunner::Run(const RestoreCall& restore, Call&) {
+absl::StatusOr<Executed> CallRunner::Run(const RestoreCall& restore, Call& call) {
   // Known without reading the tensors. One that is not there is Load's to refuse.
+  MemoryReservation held;  // of the file and of its tensors
   if (const absl::StatusOr<CheckpointInfo> info = checkpoints_->Find(restore.id); info.ok()) {
     PENSTOCK_RETURN_IF_ERROR(CheckProgram(*info, origin_.spec_digest));
+    PENSTOCK_ASSIGN_OR_RETURN(held, HoldState(call, 2 * info->bytes));
   }
   PENSTOCK_ASSIGN_OR_RETURN(const LoadedCheckpoint loaded, checkpoints_->Load(restore.id));
   absl::StatusOr<Executed> executed = Replace(loaded.state, loaded.info.step);
@@ -443,7 +461,9 @@ absl::StatusOr<Executed> CallRunner::Run(const WriteCall& write, Call& call) con
       places.erase(place);
     }
   }
-  if (!places.empty()) {  // what was not given stays; of a broken pipeline all must be given
+  MemoryReservation held;  // of a copy of the rest
+  if (!places.empty()) {   // what was not given stays; of a broken pipeline all must be given
+    PENSTOCK_ASSIGN_OR_RETURN(held, HoldState(call, ByteSize(state)));
     PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors kept, pipeline_->ExportState(true));
     for (const NamedTensor& tensor : kept) {
       if (const auto place = places.find(tensor.name); place != places.end()) place->second->tensor = tensor.tensor;

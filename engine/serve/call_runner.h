@@ -12,12 +12,11 @@
 #include "absl/status/statusor.h"
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/exec/pipeline.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/serve/call.h"
 #include "engine/serve/parameter_reader.h"
 
 namespace penstock {
-
-class MemoryClaims;
 
 // What a run of the training order left.
 struct Executed {
@@ -41,19 +40,20 @@ struct CheckpointOrigin {
 
 // Turns calls into calls on the Pipeline and the CheckpointFolder.
 //
-// Owns:      the copies of parameters that are read, with their readers. Pipeline, folder and claims outlive it.
+// Owns:      the copies of parameters that are read, with their readers. Pipeline, folder and ledger outlive it.
 // Threads:   Run() from the training thread; the others from any, for calls that are theirs.
 // Fails:     as the Pipeline and the folder; TENSOR_SIGNATURE, WRONG_TYPE, reasons of handles for inputs;
 //            PARAMETER_NOT_FOUND; MODEL_MISMATCH for a checkpoint of another model file; as ParameterReader.
 class CallRunner {
  public:
-  // `memory`: where copies of the parameters claim; null: nobody counts them.
+  // `memory`: where copies of the parameters are reserved; null: nobody counts them.
   CallRunner(std::string name, CheckpointOrigin origin, Pipeline* pipeline, CheckpointFolder* checkpoints,
-             MemoryClaims* memory)
+             MemoryLedger* memory)
       : name_(name),
         origin_(std::move(origin)),
         pipeline_(pipeline),
         checkpoints_(checkpoints),
+        memory_(memory),
         reader_(std::move(name), pipeline, memory) {}
 
   // Checks inputs and target against the signature, once they are there, and counts the rows.
@@ -90,6 +90,8 @@ class CallRunner {
   absl::StatusOr<Executed> Run(const UpdateOptimizerCall& update, Call& call) const;
   absl::StatusOr<Executed> Run(const CompactCall& compact, Call& call) const;
   absl::StatusOr<Executed> Discard() const;
+  // Room for so many bytes of a copy of the state, or of a checkpoint.
+  absl::StatusOr<MemoryReservation> HoldState(const Call& call, int64_t bytes) const;
   // The bytes of the specification now; checkpoints of one specification share them.
   std::shared_ptr<const std::string> Specification();
   // Where what is saved by the call stands in the order of calls.
@@ -108,6 +110,7 @@ class CallRunner {
   std::shared_ptr<const std::string> specification_;  // of the last save
   Pipeline* const pipeline_;
   CheckpointFolder* const checkpoints_;
+  MemoryLedger* const memory_;
   const ParameterReader reader_;
 };
 

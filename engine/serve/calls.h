@@ -16,6 +16,7 @@
 #include "engine/checkpoint/checkpoint_file.h"
 #include "engine/exec/pipeline.h"
 #include "engine/handles/handle_name.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/observe/call_observer.h"
 #include "engine/serve/durability.h"
 #include "engine/tensor/value.h"
@@ -31,10 +32,11 @@ struct CallContext {
   std::string record = {};           // of a call that changes state: the request without its values, for the journal
   std::string recorded_digest = {};  // as payload_digest, but whatever the names of handles
   std::string expected_state = {};   // empty: any
-  absl::Duration lease = absl::ZeroDuration();         // of the results; 0: the default
-  absl::Duration work_timeout = absl::ZeroDuration();  // 0: the method's default
-  std::shared_ptr<CallObserver> observer = {};         // null: nobody wants to hear how it went
-  std::shared_ptr<void> place = {};                    // the caller's in the admission; the call drops it at its end
+  absl::Duration lease = absl::ZeroDuration();          // of the results; 0: the default
+  absl::Duration work_timeout = absl::ZeroDuration();   // 0: the method's default
+  std::shared_ptr<CallObserver> observer = {};          // null: nobody wants to hear how it went
+  std::shared_ptr<void> place = {};                     // the caller's in the admission; the call drops it at its end
+  std::shared_ptr<MemoryReservation> inputs_held = {};  // of what came with the call; null: nobody counts it
 };
 
 // A tensor of a handle, finished or not, or one of its values. An empty name means the only one.
@@ -148,7 +150,7 @@ enum class ReadContent {
 struct ParameterSnapshot {
   int64_t step = 0;
   NamedTensors tensors = {};
-  std::shared_ptr<const void> claim = {};  // of their memory; goes with them
+  std::shared_ptr<const void> held = {};  // the reservation of their memory; goes with them
 };
 using SnapshotCallback = std::function<void(absl::StatusOr<std::shared_ptr<const ParameterSnapshot>>)>;
 

@@ -9,7 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
-#include "engine/device/memory_claims.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/serve/call.h"
 #include "engine/serve/saved_state.h"
 
@@ -42,14 +42,14 @@ absl::StatusOr<NamedTensors> Choose(const NamedTensors& all, const std::vector<s
 
 }  // namespace
 
-void CheckpointReader::Read(std::shared_ptr<CheckpointFolder> folder, std::string id, ReadCall read,
+void CheckpointReader::Read(std::shared_ptr<CheckpointFolder> folder, std::string id, std::string caller, ReadCall read,
                             std::shared_ptr<const CancelToken> cancel) {
-  jobs_.Post([this, folder = std::move(folder), id = std::move(id), read = std::move(read),
+  jobs_.Post([this, folder = std::move(folder), id = std::move(id), caller = std::move(caller), read = std::move(read),
               cancel = std::move(cancel)]() mutable {
     auto loaded =
         Guarded("the read of a checkpoint", [&]() -> absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> {
           if (cancel->cancelled()) return CancelledCall();
-          return Load(*folder, id, read);
+          return Load(*folder, id, caller, read);
         });
     read.done(std::move(loaded));
   });
@@ -57,13 +57,11 @@ void CheckpointReader::Read(std::shared_ptr<CheckpointFolder> folder, std::strin
 
 absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> CheckpointReader::Load(CheckpointFolder& folder,
                                                                                 const std::string& id,
+                                                                                const std::string& caller,
                                                                                 const ReadCall& read) const {
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo info, folder.Find(id));
-  std::shared_ptr<MemoryClaims::Claim> claim;
-  if (memory_ != nullptr) {
-    PENSTOCK_ASSIGN_OR_RETURN(
-        claim, memory_->Take(absl::StrCat("reads of checkpoint ", info.pipeline, "/", id), 2 * info.bytes));
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(MemoryReservation held,
+                            TakeMemory(memory_, {MemoryClass::kSnapshots, caller, info.pipeline}, 2 * info.bytes));
   absl::StatusOr<LoadedCheckpoint> loaded = folder.Load(id);
   if (!loaded.ok()) return WithValue(loaded.status(), "pipeline", info.pipeline);
   if (read.content != ReadContent::kWithOptimizer) {
@@ -75,8 +73,8 @@ absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> CheckpointReader::Load(
   auto snapshot = std::make_shared<ParameterSnapshot>();
   snapshot->step = loaded->info.step;
   snapshot->tensors = std::move(loaded->state);
-  if (claim != nullptr) PENSTOCK_RETURN_IF_ERROR(claim->Resize(BytesOf(snapshot->tensors)));
-  snapshot->claim = std::move(claim);
+  PENSTOCK_RETURN_IF_ERROR(held.Resize(BytesOf(snapshot->tensors)));
+  snapshot->held = std::make_shared<MemoryReservation>(std::move(held));
   return std::shared_ptr<const ParameterSnapshot>(std::move(snapshot));
 }
 

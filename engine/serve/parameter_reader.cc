@@ -6,21 +6,22 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
-#include "engine/device/memory_claims.h"
 #include "engine/exec/pipeline.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/plan/layer_names.h"
 #include "engine/serve/saved_state.h"
 
 namespace penstock {
 
 absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterReader::Take(const ReadCall& read,
+                                                                               const std::string& caller,
                                                                                int64_t version) const {
   // A copy of an earlier step may still be read, but nothing is served of a pipeline between two steps.
   if (absl::Status broken = pipeline_->health(); !broken.ok()) {
     return WithValue(std::move(broken), "pipeline", name_);
   }
   PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<const ParameterSnapshot> all,
-                            snapshots_.Take(version, read.content, [&] { return Copy(read.content); }));
+                            snapshots_.Take(version, read.content, [&] { return Copy(read.content, caller); }));
   if (read.names.empty()) return all;
   // Keeps the whole copy, so that it is counted as long as a part of it is read.
   std::shared_ptr<ParameterSnapshot> chosen(new ParameterSnapshot{.step = all->step},
@@ -43,16 +44,16 @@ absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> ParameterReader::Take(c
   return std::shared_ptr<const ParameterSnapshot>(std::move(chosen));
 }
 
-absl::StatusOr<ParameterSnapshot> ParameterReader::Copy(ReadContent content) const {
+absl::StatusOr<ParameterSnapshot> ParameterReader::Copy(ReadContent content, const std::string& caller) const {
   const bool with_optimizer = content == ReadContent::kWithOptimizer;
   ParameterSnapshot copy{.step = pipeline_->step()};
-  if (memory_ != nullptr) {
-    int64_t bytes = 0;
-    for (const NamedTensor& tensor : pipeline_->StateShapes()) {
-      if (with_optimizer || !IsOptimizerSlot(tensor.name)) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
-    }
-    PENSTOCK_ASSIGN_OR_RETURN(copy.claim, memory_->Take("reads of pipeline " + name_, bytes));
+  int64_t bytes = 0;
+  for (const NamedTensor& tensor : pipeline_->StateShapes()) {
+    if (with_optimizer || !IsOptimizerSlot(tensor.name)) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
   }
+  PENSTOCK_ASSIGN_OR_RETURN(MemoryReservation held,
+                            TakeMemory(memory_, {MemoryClass::kSnapshots, caller, name_}, bytes));
+  copy.held = std::make_shared<MemoryReservation>(std::move(held));
   PENSTOCK_ASSIGN_OR_RETURN(copy.tensors, content == ReadContent::kGradients ? pipeline_->ExportGradients()
                                                                              : pipeline_->ExportState(with_optimizer));
   return copy;

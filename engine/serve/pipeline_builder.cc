@@ -13,6 +13,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint_store.h"
 #include "engine/observe/metrics_registry.h"
+#include "engine/observe/trace_memory.h"
 #include "engine/plan/planning.h"
 #include "engine/serve/pipeline_metrics.h"
 #include "engine/serve/saved_state.h"
@@ -32,20 +33,22 @@ Pipeline::Options PipelineBuilder::EngineOptions(bool rehearse, Planning* planni
   return engine;
 }
 
-absl::Status PipelineBuilder::ClaimMemory(std::string holder, std::shared_ptr<MemoryClaims::Claim>* claim,
-                                          Pipeline::Options* engine) const {
-  if (options_.memory == nullptr) return absl::OkStatus();
-  PENSTOCK_ASSIGN_OR_RETURN(*claim, options_.memory->Take(std::move(holder), 0));
-  engine->claim_memory = [claim = claim->get()](int64_t bytes) { return claim->Resize(bytes); };
+absl::StatusOr<std::shared_ptr<MemoryReservation>> PipelineBuilder::HoldMemory(MemoryHolder holder,
+                                                                               Pipeline::Options* engine) const {
+  PENSTOCK_ASSIGN_OR_RETURN(MemoryReservation taken, TakeMemory(options_.memory, std::move(holder), 0));
+  auto held = std::make_shared<MemoryReservation>(std::move(taken));
+  engine->claim_memory = [held = held.get()](int64_t bytes) { return held->Resize(bytes); };
   engine->profile.claim_memory = engine->claim_memory;
-  return absl::OkStatus();
+  return held;
 }
 
 absl::Status PipelineBuilder::Restore(const CheckpointSource& source, const std::string& spec_digest,
-                                      Pipeline& pipeline) const {
+                                      const MemoryHolder& holder, Pipeline& pipeline) const {
   const absl::Status restored = [&]() -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(const CheckpointInfo info, options_.checkpoints->Find(source.pipeline, source.id));
     PENSTOCK_RETURN_IF_ERROR(CheckProgram(info, spec_digest));
+    // Of the file and of its tensors.
+    PENSTOCK_ASSIGN_OR_RETURN(const MemoryReservation held, TakeMemory(options_.memory, holder, 2 * info.bytes));
     const std::shared_ptr<CheckpointFolder> folder = options_.checkpoints->FindFolder(source.pipeline);
     PENSTOCK_ASSIGN_OR_RETURN(LoadedCheckpoint loaded, folder->Load(source.id));
     PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, FitState(std::move(loaded.state), pipeline));
@@ -80,7 +83,7 @@ absl::StatusOr<std::optional<LoadedCheckpoint>> PipelineBuilder::FindBase(const 
     if (damage.ok()) damage = loaded.status();
   }
   if (!damage.ok()) return damage;
-  if (cut_sequence == 0) return std::optional<LoadedCheckpoint>();
+  if (cut_sequence == 0) return std::nullopt;
   return Error(absl::StatusCode::kDataLoss, "CHECKPOINT_CORRUPT",
                absl::StrCat("the journal begins behind call ", cut_sequence,
                             ", and no checkpoint that has its effect is "
@@ -99,11 +102,13 @@ absl::Status PipelineBuilder::OpenJournal(const std::string& name, const Pipelin
   if (!life.again) return absl::OkStatus();
   PENSTOCK_ASSIGN_OR_RETURN(*base, FindBase(name, life.id, durable->journal->cut_sequence()));
   if (!base->has_value()) return absl::OkStatus();
-  durable->from = (*base)->info.place;
-  if ((*base)->info.specification == nullptr) return absl::OkStatus();
+  const CheckpointInfo& info = (*base)->info;
+  durable->from = info.place;
+  if (info.specification == nullptr) return absl::OkStatus();
   // With the settings of the optimizer as they were then.
-  PENSTOCK_ASSIGN_OR_RETURN(PipelineRecipe kept, setup.recipe(*(*base)->info.specification));
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineRecipe kept, setup.recipe(*info.specification));
   kept.asked = std::move(recipe->asked);
+  kept.caller = std::move(recipe->caller);
   *recipe = std::move(kept);
   return absl::OkStatus();
 }
@@ -120,11 +125,21 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   PENSTOCK_RETURN_IF_ERROR(Load(&spec));
   std::shared_ptr<PipelineMetrics> metrics;
   Pipeline::Options engine = EngineOptions(may_rehearse(), planning);
-  std::shared_ptr<MemoryClaims::Claim> claim;  // goes where the creation fails
-  PENSTOCK_RETURN_IF_ERROR(ClaimMemory("pipeline " + name, &claim, &engine));
+  struct Held {  // goes where the creation fails
+    std::shared_ptr<MemoryReservation> stages;
+    MemoryReservation traces;
+  };
+  const auto held = std::make_shared<Held>();
+  PENSTOCK_ASSIGN_OR_RETURN(held->stages, HoldMemory({MemoryClass::kPipelines, recipe->caller, name}, &engine));
+  absl::Status traces;
   if (options_.metrics != nullptr) {
-    engine.metrics = [registry = options_.metrics, name, &metrics](const Plan& plan) {
-      return metrics = AddPipelineMetrics(registry, name, plan);
+    engine.metrics = [&](const Plan& plan) {
+      metrics = AddPipelineMetrics(options_.metrics, name, plan);
+      // A ring takes a page when it first writes there.
+      auto rings = TakeMemory(options_.memory, {MemoryClass::kTraces, recipe->caller, name}, TraceRingBytes(*metrics));
+      traces = rings.status();
+      if (rings.ok()) held->traces = *std::move(rings);
+      return metrics;
     };
   }
   absl::Cleanup forget = [&] {  // whatever fails or throws below
@@ -136,12 +151,17 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(spec, std::move(engine));
   spec.model.loaded_program = nullptr;  // the layers have its tensors
   if (!pipeline.ok()) return pipeline.status();
+  PENSTOCK_RETURN_IF_ERROR(traces);
   if (base.has_value()) {
+    // Not before the stages: what has stood before must find its room again.
+    const MemoryReservation copy =
+        TakeMemoryAnyway(options_.memory, {.kind = MemoryClass::kSnapshots, .pipeline = name}, base->info.bytes);
     PENSTOCK_RETURN_IF_ERROR(CheckState(base->state, (*pipeline)->StateShapes()));
     PENSTOCK_RETURN_IF_ERROR((*pipeline)->ImportState(base->state, base->info.step));
-    base->state.clear();
+    base.reset();
   } else if (recipe->from.has_value()) {
-    PENSTOCK_RETURN_IF_ERROR(Restore(*recipe->from, origin.spec_digest, **pipeline));
+    PENSTOCK_RETURN_IF_ERROR(
+        Restore(*recipe->from, origin.spec_digest, {MemoryClass::kSnapshots, recipe->caller, name}, **pipeline));
     if (recipe->from->pipeline == name) origin.restored_from = recipe->from->id;
   }
   if (recipe->describe) {
@@ -150,7 +170,8 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
     };
   }
   // A pipeline that is refused leaves no folder.
-  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<CheckpointFolder> checkpoints, options_.checkpoints->FolderOf(name));
+  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<CheckpointFolder> checkpoints,
+                            options_.checkpoints->FolderOf(name, recipe->caller));
   ServedPipeline::Options hosting = options_.hosting;
   hosting.name = name;
   hosting.origin = std::move(origin);
@@ -158,7 +179,7 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   hosting.timers = options_.timers;
   hosting.clock = options_.clock;
   hosting.metrics = metrics;
-  hosting.claim = std::move(claim);
+  hosting.held = held;
   hosting.memory = options_.memory;
   PENSTOCK_ASSIGN_OR_RETURN(
       std::shared_ptr<ServedPipeline> served,
@@ -175,8 +196,7 @@ absl::StatusOr<Found> PipelineBuilder::Trial(const std::string& caller, Pipeline
                                              const Look& look) const {
   PENSTOCK_RETURN_IF_ERROR(Load(&spec));
   Pipeline::Options engine = EngineOptions(may_rehearse(), planning);
-  std::shared_ptr<MemoryClaims::Claim> claim;  // of what trials of plans place
-  PENSTOCK_RETURN_IF_ERROR(ClaimMemory("a plan of caller " + caller, &claim, &engine));
+  PENSTOCK_ASSIGN_OR_RETURN(const auto held, HoldMemory({MemoryClass::kPipelines, caller}, &engine));  // of trials
   return look(spec, engine);
 }
 

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/device/memory_claims.h"
 #include "engine/exec/pipeline.h"
 #include "engine/journal/pipeline_journal.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/search.h"
 #include "engine/serve/call_records.h"
@@ -43,6 +43,7 @@ struct CheckpointSource {
 
 // What a pipeline is made from.
 struct PipelineRecipe {
+  std::string caller = {};  // who makes it; what it takes is charged to this caller
   PipelineSpec spec = {};
   // Goes into its checkpoints, with the digest of the exported program, on which alone they can be restored.
   std::string spec_digest = {};
@@ -74,8 +75,8 @@ struct PipelineLife {
 // Makes served pipelines from specifications, and looks for their plans, with what all pipelines of a server share.
 //
 // Threads:   any; a call takes as long as planning and building take.
-// Fails:     INVALID_ARGUMENT for what is wrong with the specification; RESOURCE_EXHAUSTED / HOST_MEMORY beyond what is
-//            left to claim; whatever the factory fails with. What was claimed for it goes with it.
+// Fails:     INVALID_ARGUMENT for what is wrong with the specification; RESOURCE_EXHAUSTED / HOST_MEMORY where the
+//            ledger has no room; whatever the factory fails with. What was reserved for it goes with it.
 class PipelineBuilder {
  public:
   // What the pointers name must outlive the builder and all that it has made.
@@ -87,7 +88,7 @@ class PipelineBuilder {
     Clock* clock = nullptr;
     MetricsRegistry* metrics = nullptr;  // null: counts go nowhere
     CheckpointStore* checkpoints = nullptr;
-    MemoryClaims* memory = nullptr;   // null: pipelines take what they need
+    MemoryLedger* memory = nullptr;   // null: pipelines take what they need
     JournalSetup* journal = nullptr;  // null: pipelines go with the process
     ServedPipeline::Options hosting;  // limits; the builder fills in the rest
   };
@@ -124,11 +125,11 @@ class PipelineBuilder {
   absl::StatusOr<std::optional<LoadedCheckpoint>> FindBase(const std::string& name, const std::string& life,
                                                            int64_t cut_sequence) const;
   // Puts the state of a checkpoint into a new pipeline.
-  absl::Status Restore(const CheckpointSource& source, const std::string& spec_digest, Pipeline& pipeline) const;
+  absl::Status Restore(const CheckpointSource& source, const std::string& spec_digest, const MemoryHolder& holder,
+                       Pipeline& pipeline) const;
   Pipeline::Options EngineOptions(bool rehearse, Planning* planning) const;
-  // Lets the engine claim what it places for as long as the claim lives.
-  absl::Status ClaimMemory(std::string holder, std::shared_ptr<MemoryClaims::Claim>* claim,
-                           Pipeline::Options* engine) const;
+  // Lets the engine reserve what it places, for as long as the reservation lives; null: nobody counts.
+  absl::StatusOr<std::shared_ptr<MemoryReservation>> HoldMemory(MemoryHolder holder, Pipeline::Options* engine) const;
   template <typename Found, typename Look>
   absl::StatusOr<Found> Trial(const std::string& caller, PipelineSpec spec, const MayRehearse& may_rehearse,
                               Planning* planning, const Look& look) const;

@@ -113,7 +113,7 @@ absl::Status PipelineTable::Recover(std::function<void()> done) {
         std::make_shared<Planning>(builder_.options().clock, kPlanningSeconds, [this] { return IsDraining(); });
     {
       absl::MutexLock lock(&mu_);
-      PipelineEntry entry{.name = row.name, .life = row.life};
+      PipelineEntry entry{.name = row.name, .life = row.life, .caller = row.owner};
       entry.create_time = absl::FromUnixNanos(row.create_unix_nanos);
       entry.planning = planning;
       SetState(entry, PipelineEntry::State::kCreating);
@@ -133,6 +133,7 @@ void PipelineTable::RecoverNow(const JournalledPipeline& row, const std::shared_
   absl::StatusOr<std::shared_ptr<ServedPipeline>> made =
       Guarded("a pipeline that is made again", [&]() -> absl::StatusOr<std::shared_ptr<ServedPipeline>> {
         PENSTOCK_ASSIGN_OR_RETURN(recipe, builder_.options().journal->recipe(row.specification));
+        recipe.caller = row.owner;
         if (!recipe.asked.has_value()) recipe.asked = recipe.spec;
         if (row.fingerprint != fingerprint_) {
           LogWarning("a pipeline of another build or machine is made again: its calls may go otherwise by a rounding",

@@ -3,6 +3,7 @@
 
 #include "engine/serve/pipeline_table.h"
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "engine/base/caller_share.h"
 #include "engine/base/check.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
@@ -134,9 +136,23 @@ absl::StatusOr<PipelineTable::Standing> PipelineTable::Existing(const PipelineEn
   return Standing{creation == creating_.end() ? nullptr : creation->second, present};
 }
 
+absl::Status PipelineTable::CheckRoom(const std::string& caller, const std::string& name) const {
+  const auto all = static_cast<int64_t>(entries_.size());
+  const int64_t own =
+      std::count_if(entries_.begin(), entries_.end(), [&](const auto& entry) { return entry.second.caller == caller; });
+  const int64_t share = CallerShare(max_pipelines_, /*others=*/true);
+  if (all < max_pipelines_ && (own == all || own < share)) return absl::OkStatus();
+  const int64_t limit = all < max_pipelines_ ? share : max_pipelines_;
+  const char* const whose = all < max_pipelines_ ? " of one caller may exist while another has some" : " may exist";
+  return WithValue(PipelineError(absl::StatusCode::kResourceExhausted, "CALLER_QUOTA",
+                                 absl::StrCat("at most ", limit, " pipelines", whose, "; delete one"), name),
+                   "limit_value", std::to_string(limit));
+}
+
 void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe recipe, AcceptExisting accept,
                            CreateCallback done) {
   const RequestKey key{context.caller, "CreatePipeline", context.request_id};
+  recipe.caller = context.caller;
   const auto planning = std::make_shared<Planning>(builder_.options().clock, recipe.spec.limits.planning_seconds,
                                                    [this] { return IsDraining(); });
   const Start start = [&](std::optional<Standing>* standing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
@@ -151,13 +167,8 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe
       PENSTOCK_ASSIGN_OR_RETURN(*standing, Existing(found->second, accept));
       return absl::AlreadyExistsError("it stands");
     }
-    if (static_cast<int>(entries_.size()) >= max_pipelines_) {
-      return WithValue(
-          PipelineError(absl::StatusCode::kResourceExhausted, "CALLER_QUOTA",
-                        absl::StrCat("at most ", max_pipelines_, " pipelines may exist; delete one"), name),
-          "limit_value", std::to_string(max_pipelines_));
-    }
-    PipelineEntry entry{.name = name, .spec = recipe.spec};
+    PENSTOCK_RETURN_IF_ERROR(CheckRoom(recipe.caller, name));
+    PipelineEntry entry{.name = name, .spec = recipe.spec, .caller = recipe.caller};
     entry.spec.sample = nullptr;  // it is only measured with
     entry.create_time = builder_.options().clock->WallNow();
     entry.planning = planning;

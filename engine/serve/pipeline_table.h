@@ -40,7 +40,8 @@ struct PipelineEntry {
   // FAILED only: PIPELINE_BROKEN, see Pipeline::health(), or why it could not be made again.
   absl::Status error = absl::OkStatus();
   PipelineSpec spec = {};
-  std::string life = {};  // of its journal; empty: it has none, or is being made for the first time
+  std::string life = {};    // of its journal; empty: it has none, or is being made for the first time
+  std::string caller = {};  // who made it
   absl::Time create_time = {};
   uint64_t version = 0;                           // rises with each change of state; for etags
   std::shared_ptr<const Planning> planning = {};  // CREATING only: how far it is
@@ -63,8 +64,9 @@ struct PipelineEntry {
 // Lifecycle: Drain(), then Close(), then destruction, before the handle store's.
 // Fails:     ALREADY_EXISTS / PIPELINE_EXISTS; NOT_FOUND / PIPELINE_NOT_FOUND; FAILED_PRECONDITION /
 //            PIPELINE_NOT_READY while it is made or deleted, PIPELINE_IN_USE; UNAVAILABLE / DRAINING;
-//            RESOURCE_EXHAUSTED / CALLER_QUOTA beyond max_pipelines, HOST_MEMORY beyond what is left to
-//            claim, QUEUE_FULL or CALLER_QUOTA of Plan() and Search() where too many wait; whatever making
+//            RESOURCE_EXHAUSTED / CALLER_QUOTA beyond max_pipelines, or beyond a quarter of them while another
+//            caller has some; HOST_MEMORY where the ledger has no
+//            room, QUEUE_FULL or CALLER_QUOTA of Plan() and Search() where too many wait; whatever making
 //            it fails with.
 //            All name the pipeline.
 class PipelineTable {
@@ -151,6 +153,8 @@ class PipelineTable {
   void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)
       ABSL_LOCKS_EXCLUDED(mu_);
   void SetState(PipelineEntry& entry, PipelineEntry::State state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether the caller may have one more.
+  absl::Status CheckRoom(const std::string& caller, const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What a creation finds where there is a pipeline of its name.
   absl::StatusOr<Standing> Existing(const PipelineEntry& entry, const AcceptExisting& accept) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

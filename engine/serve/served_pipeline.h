@@ -49,7 +49,7 @@ namespace penstock {
 
 class CancelToken;
 class Clock;
-class MemoryClaims;
+class MemoryLedger;
 class PipelineMetrics;
 
 // Gives one Pipeline to many callers: order, results, retries, deadlines.
@@ -79,8 +79,8 @@ class ServedPipeline {
     TimerQueue* timers = nullptr;
     Clock* clock = nullptr;
     std::shared_ptr<PipelineMetrics> metrics = {};  // null: counts go nowhere
-    std::shared_ptr<const void> claim = {};         // of the memory that it takes; goes with it
-    MemoryClaims* memory = nullptr;                 // where copies of its parameters claim; null: nobody counts them
+    std::shared_ptr<const void> held = {};          // the reservation of the memory that it takes; goes with it
+    MemoryLedger* memory = nullptr;  // where copies of its parameters are reserved; null: nobody counts them
     int64_t train_queue_calls = 256;
     int64_t train_queue_bytes = int64_t{1} << 30;
     int64_t infer_queue_calls = 1024;

@@ -33,6 +33,7 @@ void Settlement::ReleaseInputs(Call& call) {
   }
   timers_->Remove(timer);
   call.inputs = CallInputs();
+  call.context.inputs_held.reset();
 }
 
 bool Settlement::ForgetUnlessDurable(Call& call) {

@@ -25,10 +25,10 @@ struct Route {
 };
 
 constexpr Route kRoutes[] = {
-    {"/", "Overview", &IndexPage},     {"/statusz", "Status", &StatusPage},
-    {"/queuez", "Queues", &QueuePage}, {"/handlez", "Handles", &HandlePage},
-    {"/memz", "Memory", &MemoryPage},  {"/checkpointz", "Checkpoints", &CheckpointPage},
-    {"/tracez", "Traces", &TracePage}, {"/logz", "Log", &LogPage},
+    {"/", "Overview", &IndexPage},      {"/statusz", "Status", &StatusPage},
+    {"/queuez", "Queues", &QueuePage},  {"/handlez", "Handles", &HandlePage},
+    {"/memory", "Memory", &MemoryPage}, {"/checkpointz", "Checkpoints", &CheckpointPage},
+    {"/tracez", "Traces", &TracePage},  {"/logz", "Log", &LogPage},
     {"/flagz", "Settings", &FlagPage},
 };
 
@@ -91,6 +91,7 @@ HttpResponse Find(const StatusSources& sources, const HttpRequest& request) {
     if (found == nullptr) return PlainAnswer(404, "name: there is no such pipeline; the page / lists all");
     return Draw(PipelinePage(sources, *found), request);
   }
+  if (request.path == "/memz") return Draw(MemoryPage(sources), request);
   for (const Route& route : kRoutes) {
     if (request.path == route.path) return Draw(route.page(sources), request);
   }

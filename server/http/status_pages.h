@@ -40,6 +40,29 @@ struct OwnerRow {
   int64_t bytes_limit = 0;
 };
 
+// The ledger of memory.
+struct MemoryRows {
+  struct Class {
+    std::string name;
+    int64_t bytes = 0;
+    int64_t peak_bytes = 0;
+    int64_t limit_bytes = 0;  // 0: none of its own
+    int64_t kept_bytes = 0;   // that no other class may take
+    int64_t reservations = 0;
+    int64_t refusals = 0;
+  };
+  struct Holder {
+    std::string kind;  // a class
+    std::string identity;
+    std::string pipeline;
+    int64_t bytes = 0;
+  };
+  int64_t limit_bytes = 0;
+  int64_t bytes = 0;
+  std::vector<Class> classes = {};
+  std::vector<Holder> holders = {};  // the largest first
+};
+
 // A pipeline that is there, or is being made or deleted.
 struct PipelineRow {
   std::string name;
@@ -81,6 +104,7 @@ struct StatusSources {
   std::function<std::vector<PipelineRow>()> pipelines;
   std::function<std::vector<HandleRow>()> handles;
   std::function<std::vector<OwnerRow>()> owners;
+  std::function<MemoryRows()> memory;
   std::function<std::vector<CheckpointRow>()> checkpoints;
   std::vector<SettingRow> settings;
   HttpPages probes;  // /metrics, /healthz, /readyz: as on their own port
@@ -106,7 +130,7 @@ Document StatusPage(const StatusSources& sources);                              
 Document PipelinePage(const StatusSources& sources, const PipelineMetrics& one);  // /pipeline?name=
 Document QueuePage(const StatusSources& sources);                                 // /queuez
 Document HandlePage(const StatusSources& sources);                                // /handlez
-Document MemoryPage(const StatusSources& sources);                                // /memz
+Document MemoryPage(const StatusSources& sources);                                // /memory, and /memz
 Document CheckpointPage(const StatusSources& sources);                            // /checkpointz
 Document FlagPage(const StatusSources& sources);                                  // /flagz
 Document TracePage(const StatusSources& sources);                                 // /tracez

@@ -102,4 +102,10 @@ absl::StatusOr<Authenticator::PeerPointer> Authenticator::Read(std::string_view 
   return peers_.emplace(std::string(pem), std::move(peer)).first->second;
 }
 
+std::optional<Role> Authenticator::RoleOf(std::string_view name) const {
+  const std::shared_ptr<const IdentityMap> map = map_.Get();
+  const Identity* const found = map == nullptr ? nullptr : map->Find(name);
+  return found == nullptr ? std::nullopt : std::make_optional(found->role);
+}
+
 }  // namespace penstock

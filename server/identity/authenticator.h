@@ -55,6 +55,8 @@ class Authenticator {
   Authenticator(Identity anyone, Clock* clock) : anyone_(std::move(anyone)), clock_(clock) {}
 
   absl::StatusOr<Identity> Authenticate(const Shown& shown) const;
+  // What somebody may do at present; nothing for a name that the map does not have.
+  std::optional<Role> RoleOf(std::string_view name) const;
   // False where everything is plaintext: then a caller shows nothing but a name.
   bool knows_callers() const { return knows_callers_; }
 

@@ -42,8 +42,6 @@ void CollectServer(const ServerMetrics& server, FamilySet* families) {
   for (const DeviceDescription& device : server.devices()) {
     families->Add(Metric::kDeviceMemoryLimit, {device.name}, static_cast<double>(device.memory_limit_bytes));
   }
-  families->Add(Metric::kHostMemoryClaimed, {}, server.host_memory_claimed.value());
-  families->Add(Metric::kHostMemoryLimit, {}, server.host_memory_limit.value());
   for (const MethodMetrics* method : server.methods()) CollectMethod(*method, families);
 
   for (size_t target = 0; target < kSpanTargetNames.size(); ++target) {
@@ -70,6 +68,14 @@ void CollectServer(const ServerMetrics& server, FamilySet* families) {
           [](size_t i) { return static_cast<double>(LoggedLines(static_cast<LogLevel>(i))); });
   AddEach(families, Metric::kLogDropped, kLogDropNames,
           [](size_t i) { return static_cast<double>(DroppedLogLines(static_cast<LogDrop>(i))); });
+}
+
+void CollectMemory(const MemoryMetrics& memory, FamilySet* families) {
+  AddEach(families, Metric::kMemoryReserved, kMemoryClassNames,
+          [&](size_t i) { return memory.reserved.at(i).value(); });
+  AddEach(families, Metric::kMemoryRefused, kMemoryClassNames, [&](size_t i) { return CountOf(memory.refused.at(i)); });
+  families->Add(Metric::kMemoryLimit, {}, memory.limit.value());
+  families->Add(Metric::kMemoryProcess, {}, memory.process.value());
 }
 
 void CollectProcess(FamilySet* families) {

@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/log_writer.h"
+#include "engine/observe/memory_metrics.h"
 #include "engine/observe/metrics.h"
 #include "engine/observe/span_counters.h"
 
@@ -56,6 +57,7 @@ std::vector<MetricInfo> MakeTable() {
   const MetricLabel queue = Label("queue", kWorkQueueNames);
   const MetricLabel operation = Label("operation", kCheckpointOperationNames);
   const MetricLabel tier = Label("tier", kHandleTierNames);
+  const MetricLabel memory_class = Label("class", kMemoryClassNames);
   const MetricLabel busy = {"kind", {"compute"}};
   const MetricLabel level = {"level", {"debug", "info", "warning", "error"}};
   return {
@@ -134,15 +136,27 @@ std::vector<MetricInfo> MakeTable() {
        kGauge,
        {Free("device")},
        {}},
-      {kHostMemoryClaimed,
-       "penstock_host_memory_claimed_bytes",
-       "What pipelines, results and models under way may take of the host's memory together.",
+      {kMemoryReserved,
+       "penstock_memory_reserved_bytes",
+       "What is reserved of the host's memory in the ledger, by what for.",
+       kGauge,
+       {memory_class},
+       {}},
+      {kMemoryRefused,
+       "penstock_memory_refused_total",
+       "Reservations of memory that found no room.",
+       kCounter,
+       {memory_class},
+       {}},
+      {kMemoryLimit,
+       "penstock_memory_limit_bytes",
+       "What all classes may reserve together: --memory-limit.",
        kGauge,
        {},
        {}},
-      {kHostMemoryLimit,
-       "penstock_host_memory_limit_bytes",
-       "What they may claim at most: --memory-limit.",
+      {kMemoryProcess,
+       "penstock_memory_process_bytes",
+       "Resident memory of the process before it served anything, which is in no class.",
        kGauge,
        {},
        {}},

@@ -9,6 +9,7 @@ std::vector<prometheus::MetricFamily> MetricsCollector::Collect() const {
   FamilySet families;
   for (const auto& pipeline : registry_->Snapshot()) CollectPipeline(*pipeline, now, &families);
   CollectServer(registry_->server(), &families);
+  CollectMemory(registry_->memory(), &families);
   families.Add(Metric::kTraceDropped, {}, static_cast<double>(registry_->TraceDropped()));
   families.Add(Metric::kStateClamped, {}, static_cast<double>(registry_->ClampedNanos()) / 1e9);
   CollectProcess(&families);

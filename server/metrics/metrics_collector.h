@@ -29,6 +29,7 @@ class MetricsCollector : public prometheus::Collectable {
 // The parts of a scrape. `now_nanos` is one instant for all, so that the times of all lanes agree.
 void CollectPipeline(const PipelineMetrics& pipeline, int64_t now_nanos, FamilySet* families);
 void CollectServer(const ServerMetrics& server, FamilySet* families);
+void CollectMemory(const MemoryMetrics& memory, FamilySet* families);
 void CollectProcess(FamilySet* families);
 
 }  // namespace penstock

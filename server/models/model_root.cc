@@ -16,11 +16,10 @@
 namespace penstock {
 namespace {
 
-// A file's bytes, claimed for as long as somebody has them.
-struct ClaimedBytes {
-  ClaimedBytes(std::unique_ptr<MemoryClaims::Claim> claim, std::string bytes)
-      : claim(std::move(claim)), bytes(std::move(bytes)) {}
-  const std::unique_ptr<MemoryClaims::Claim> claim;
+// A file's bytes, reserved for as long as somebody has them.
+struct HeldBytes {
+  HeldBytes(MemoryReservation held, std::string bytes) : held(std::move(held)), bytes(std::move(bytes)) {}
+  const MemoryReservation held;
   const std::string bytes;
 };
 
@@ -58,7 +57,8 @@ absl::StatusOr<FileInfo> ModelRoot::Find(const std::string& name) {
   return info;
 }
 
-absl::StatusOr<std::unique_ptr<MemoryClaims::Claim>> ModelRoot::Claim(const std::string& name, int64_t bytes) const {
+absl::StatusOr<MemoryReservation> ModelRoot::HoldMemory(const std::string& name, int64_t bytes,
+                                                        const std::string& caller) const {
   if (bytes > options_.max_model_bytes) {
     return Error(absl::StatusCode::kResourceExhausted, "MODEL_TOO_LARGE",
                  absl::StrCat("model: must have at most --max-model-bytes, ", options_.max_model_bytes, " bytes, got ",
@@ -68,10 +68,9 @@ absl::StatusOr<std::unique_ptr<MemoryClaims::Claim>> ModelRoot::Claim(const std:
         .With("model", Shortened(name))
         .With("limit_value", absl::StrCat(options_.max_model_bytes));
   }
-  if (options_.memory == nullptr) return nullptr;
-  absl::StatusOr<std::unique_ptr<MemoryClaims::Claim>> claim = options_.memory->Take("model " + Shortened(name), bytes);
-  if (claim.ok()) return claim;
-  return WithValue(WithValue(WithPrefix(claim.status(), "model: "), "field", "byte_size"), "model", Shortened(name));
+  absl::StatusOr<MemoryReservation> held = TakeMemory(options_.memory, {MemoryClass::kModels, caller}, bytes);
+  if (held.ok()) return held;
+  return WithValue(WithValue(WithPrefix(held.status(), "model: "), "field", "byte_size"), "model", Shortened(name));
 }
 
 absl::StatusOr<ModelDescription> ModelRoot::Inspect(std::string bytes) const {
@@ -97,7 +96,7 @@ absl::StatusOr<ModelDescription> ModelRoot::Known(const std::string& name) {
           .With("field", "model")
           .With("value", name);
     }
-    PENSTOCK_ASSIGN_OR_RETURN(const auto claim, Claim(name, info.bytes));
+    PENSTOCK_ASSIGN_OR_RETURN(const MemoryReservation held, HoldMemory(name, info.bytes));
     PENSTOCK_ASSIGN_OR_RETURN(std::string bytes, options_.files->Read(PathOf(name)));
     return Inspect(std::move(bytes));
   });
@@ -127,7 +126,7 @@ absl::StatusOr<ModelDescription> ModelRoot::Describe(const std::string& name) {
 
 int64_t ModelRoot::BytesToRead(const std::string& name) {
   const absl::StatusOr<FileInfo> info = Find(name);
-  if (!info.ok() || !info->plain || !Claim(name, info->bytes).ok()) return 0;
+  if (!info.ok() || !info->plain || !HoldMemory(name, info->bytes).ok()) return 0;
   absl::MutexLock lock(&mu_);
   const auto found = known_.find(name);
   return found != known_.end() && SameFile(found->second.first, *info) ? 0 : info->bytes;
@@ -168,12 +167,12 @@ absl::Status ModelRoot::Load(ModelSpec* spec) {
   const absl::Status status = [&]() -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(const FileInfo info, Find(spec->program));
     if (!info.plain) return ModelNotFound(spec->program);
-    PENSTOCK_ASSIGN_OR_RETURN(auto claim, Claim(spec->program, info.bytes));
+    PENSTOCK_ASSIGN_OR_RETURN(MemoryReservation held, HoldMemory(spec->program, info.bytes));
     absl::StatusOr<std::string> bytes = options_.files->Read(PathOf(spec->program));
     if (absl::IsNotFound(bytes.status())) return ModelNotFound(spec->program);
     PENSTOCK_RETURN_IF_ERROR(bytes.status());
     const std::string digest = Sha256::Of(*bytes);
-    const auto claimed = std::make_shared<const ClaimedBytes>(std::move(claim), *std::move(bytes));
+    const auto kept = std::make_shared<const HeldBytes>(std::move(held), *std::move(bytes));
     if (!spec->program_digest.empty() && spec->program_digest != digest) {
       return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
                    absl::StrCat("spec.model.program_digest: the file in the model root is another one, ", digest,
@@ -184,7 +183,7 @@ absl::Status ModelRoot::Load(ModelSpec* spec) {
     }
     PENSTOCK_ASSIGN_OR_RETURN(
         ExportedProgram program,
-        ReadExportedProgram(std::shared_ptr<const std::string>(claimed, &claimed->bytes), ProgramLimits()));
+        ReadExportedProgram(std::shared_ptr<const std::string>(kept, &kept->bytes), ProgramLimits()));
     PENSTOCK_ASSIGN_OR_RETURN(spec->loaded_program, ProgramModel::Create(std::move(program), spec->program_cuts));
     spec->program_digest = digest;
     return absl::OkStatus();

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/file.h"
-#include "engine/device/memory_claims.h"
+#include "engine/ledger/memory_ledger.h"
 #include "server/models/model_description.h"
 
 namespace penstock {
@@ -40,7 +40,7 @@ class ModelRoot {
     int64_t max_list_bytes = int64_t{256} << 20;  // that one List() reads
     // Pipelines that were made from a model and live; also those that are being made.
     std::function<std::vector<std::string>(const std::string& model)> users;
-    MemoryClaims* memory = nullptr;  // claims the memory of what is read; null: it is not counted
+    MemoryLedger* memory = nullptr;  // where the memory of what is read is reserved; null: it is not counted
   };
   explicit ModelRoot(Options options);
 
@@ -67,10 +67,11 @@ class ModelRoot {
 
   // The bytes of all models, and how many they are. For uploads.
   absl::StatusOr<std::pair<int64_t, int>> Usage();
-  // A claim to hold while a file of so many bytes is in memory; null where memory is not counted.
+  // A reservation to hold while a file of so many bytes is in memory. `caller`: who wants it; empty: nobody known.
   //
   // Fails:     MODEL_TOO_LARGE; HOST_MEMORY.
-  absl::StatusOr<std::unique_ptr<MemoryClaims::Claim>> Claim(const std::string& name, int64_t bytes) const;
+  absl::StatusOr<MemoryReservation> HoldMemory(const std::string& name, int64_t bytes,
+                                               const std::string& caller = "") const;
   // Checks the content of a file that is not a model yet; `bytes` are all of it.
   absl::StatusOr<ModelDescription> Inspect(std::string bytes) const;
 

@@ -119,7 +119,7 @@ absl::StatusOr<ModelUploads::Position> ModelUploads::Start(const Request& reques
   if (!Sha256::IsDigest(request.digest)) {
     return InvalidField("digest", "must be sha256: and 64 lower-case hex digits", Shortened(request.digest));
   }
-  PENSTOCK_RETURN_IF_ERROR(root_->Claim(request.model, request.bytes).status());
+  PENSTOCK_RETURN_IF_ERROR(root_->HoldMemory(request.model, request.bytes, request.caller).status());
   if (files()->Info(root_->PathOf(request.model)).ok()) {
     absl::StatusOr<ModelDescription> there = root_->Describe(request.model);
     if (there.ok() && there->digest == request.digest) return Position{.offset = there->bytes, .model = *there};
@@ -191,7 +191,8 @@ absl::StatusOr<ModelDescription> ModelUploads::Finish(Upload& upload) {
   }
   PENSTOCK_RETURN_IF_ERROR(upload.file->Sync());
   PENSTOCK_RETURN_IF_ERROR(upload.file->Close());
-  PENSTOCK_ASSIGN_OR_RETURN(const auto claim, root_->Claim(upload.request.model, upload.request.bytes));
+  PENSTOCK_ASSIGN_OR_RETURN(const MemoryReservation held,
+                            root_->HoldMemory(upload.request.model, upload.request.bytes, upload.request.caller));
   PENSTOCK_ASSIGN_OR_RETURN(std::string bytes, files()->Read(upload.path));
   PENSTOCK_ASSIGN_OR_RETURN(ModelDescription model, root_->Inspect(std::move(bytes)));
   if (model.digest != request.digest) {

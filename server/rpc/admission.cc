@@ -33,7 +33,13 @@ absl::StatusOr<Admission::Ticket> Admission::Admit(const std::string& caller, co
     return open;
   }
   // Before anything is counted, for it takes memory; a string of its own, so that a move does not copy it.
-  auto leave = [this, caller = std::string(caller)](void*) { Leave(caller); };
+  absl::StatusOr<MemoryReservation> taken = TakeMemory(memory_, {MemoryClass::kQueues, caller, pipeline}, kCallBytes);
+  if (!taken.ok()) {
+    CountRefusal(pipeline, RejectReason::kMemory);
+    return taken.status();
+  }
+  auto leave = [this, caller = std::string(caller),
+                held = std::make_shared<MemoryReservation>(*std::move(taken))](void*) { Leave(caller); };
   bool full;
   {
     absl::MutexLock lock(&mu_);

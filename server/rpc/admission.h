@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/observe/metrics_registry.h"
 
 namespace penstock {
@@ -21,17 +22,21 @@ namespace penstock {
 //            is in flight from Admit() until its ticket is dropped: by the call once it is answered,
 //            and by the work once it has ended, whichever comes later. What control calls do is no
 //            work and passes by.
-// Owns:      nothing; it outlives its tickets. The registry counts refusals of known pipelines.
+// Owns:      nothing; it outlives its tickets. The registry counts refusals of known pipelines. The ledger, which may be
+//            null, holds what each ticket's call takes beside its tensors.
 // Threads:   Any method from any thread.
 // Fails:     UNAVAILABLE / STARTING or DRAINING; RESOURCE_EXHAUSTED / CALLER_QUOTA naming caller and
-//            limit.
+//            limit; as MemoryLedger.
 class Admission {
  public:
   enum class Gate { kStarting, kOpen, kDraining };
   using Ticket = std::shared_ptr<void>;
 
-  Admission(int64_t calls_per_caller, MetricsRegistry* metrics)
-      : calls_per_caller_(calls_per_caller), metrics_(metrics) {}
+  // What a call takes beside its message and tensors: its record and those of its handles, with room to spare.
+  static constexpr int64_t kCallBytes = 4096;
+
+  Admission(int64_t calls_per_caller, MetricsRegistry* metrics, MemoryLedger* memory = nullptr)
+      : calls_per_caller_(calls_per_caller), metrics_(metrics), memory_(memory) {}
 
   void SetGate(Gate gate) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -49,6 +54,7 @@ class Admission {
 
   const int64_t calls_per_caller_;
   MetricsRegistry* const metrics_;
+  MemoryLedger* const memory_;
 
   mutable absl::Mutex mu_;
   Gate gate_ ABSL_GUARDED_BY(mu_) = Gate::kStarting;

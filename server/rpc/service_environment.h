@@ -17,6 +17,7 @@ class CheckpointReader;
 class CheckpointStore;
 class Clock;
 class HandleStore;
+class MemoryLedger;
 class MetricsRegistry;
 class PageTokens;
 class PipelineTable;
@@ -32,6 +33,7 @@ struct ServiceEnvironment {
   Clock* clock = nullptr;
   MetricsRegistry* metrics = nullptr;
   Admission* admission = nullptr;
+  MemoryLedger* memory = nullptr;  // null: nothing is counted
   const PageTokens* page_tokens = nullptr;
   const Authenticator* authenticator = nullptr;
 };

@@ -101,6 +101,13 @@ void UnaryCallBase::OnCancelled(std::function<void()> action) {
   action();
 }
 
+absl::Status UnaryCallBase::HoldMessage(MemoryLedger* memory, int64_t bytes) {
+  PENSTOCK_ASSIGN_OR_RETURN(MemoryReservation held, TakeMemory(memory, {MemoryClass::kMessages, caller()}, 2 * bytes));
+  absl::MutexLock lock(&mu_);
+  if (!claimed_) message_ = std::move(held);
+  return absl::OkStatus();
+}
+
 void UnaryCallBase::Keep(std::shared_ptr<void> ticket) {
   absl::MutexLock lock(&mu_);
   if (!claimed_) ticket_.swap(ticket);
@@ -109,9 +116,11 @@ void UnaryCallBase::Keep(std::shared_ptr<void> ticket) {
 void UnaryCallBase::DropKept() {
   std::vector<std::function<void()>> actions;  // their captures may hold the last share of something large
   std::shared_ptr<void> ticket;
+  MemoryReservation message;
   absl::MutexLock lock(&mu_);
   actions.swap(actions_);
   ticket.swap(ticket_);
+  message = std::move(message_);
 }
 
 void UnaryCallBase::OnCancel() {

@@ -2,6 +2,7 @@
 
 // One unary call from its bytes to its answer, which may come later and from any thread.
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/guard.h"
 #include "engine/base/log_scope.h"
+#include "engine/ledger/memory_ledger.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/server_context.h"
@@ -73,6 +75,12 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   // Released just before the reply is sent, so that the caller's next call finds the place free.
   void Keep(std::shared_ptr<void> ticket) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Room for the message, as it came and as it is parsed, until the call is answered. Only for messages that may be
+  // large: a control message is always taken, so that handles can be released where memory is full.
+  //
+  // Fails:     HOST_MEMORY, CALLER_QUOTA.
+  absl::Status HoldMessage(MemoryLedger* memory, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Lets the caller in; on failure the call is answered and false is returned. The call keeps itself
   // alive from here on.
   bool Start();
@@ -101,6 +109,7 @@ class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::function<void()>> actions_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<void> ticket_ ABSL_GUARDED_BY(mu_);
+  MemoryReservation message_ ABSL_GUARDED_BY(mu_);
 };
 
 // A unary call with its messages.
@@ -147,13 +156,17 @@ grpc::ServerUnaryReactor* RunUnary(const std::shared_ptr<Call>& call, Handler&& 
   return call.get();
 }
 
-// The same with messages: the gate, size, parse, then `handler(call)`, which replies now or later.
+// The same with messages: the gate, size, room in `memory` (null: for none), parse, then `handler(call)`, which replies
+// now or later.
 template <typename Request, typename Response, typename Handler>
 grpc::ServerUnaryReactor* ServeUnary(const MethodGate& gate, grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response, int64_t max_bytes,
-                                     Handler&& handler) {
+                                     Handler&& handler, MemoryLedger* memory = nullptr) {
   return RunUnary(std::make_shared<UnaryCall<Request, Response>>(gate, context, response),
                   [&](const UnaryCallPtr<Request, Response>& call) {
+                    const auto size = std::min(static_cast<int64_t>(request->Length()), max_bytes);
+                    const absl::Status held = call->HoldMessage(memory, size);
+                    if (!held.ok()) return call->Fail(held);
                     const absl::Status parsed = ParseMessage(*request, max_bytes, &call->request());
                     if (!parsed.ok()) return call->Fail(parsed);
                     NoteTarget(*context, call->request());

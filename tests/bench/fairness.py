@@ -1,5 +1,6 @@
 """Measures what a caller who floods takes from another: the latency of one small inference at a time, alone and beside
-a caller with 60 open calls, and beside one who also uploads 200 MB a second. Run by hand:
+a caller with 60 open calls, and beside one who also uploads 200 MB a second; and the steps a second of two callers who
+train two pipelines on the same devices, one with a single call open, the other with 16. Run by hand:
 
     build/deps/test-venv/bin/python tests/bench/fairness.py build/release/server/penstockd [BEFORE]
 
@@ -78,6 +79,53 @@ def uploads(address: str) -> Iterator[None]:
         thread.join()
 
 
+def steps_per_second(address: str, ahead: dict[str, int], seconds: float) -> dict[str, float]:
+    """Each caller trains a pipeline of its own name, with so many calls open."""
+    import numpy as np
+    import penstock
+
+    rows = np.zeros((4, 4), np.float32)
+    counts: dict[str, int] = {}
+    begin = threading.Barrier(len(ahead))
+
+    def train(caller: str) -> None:
+        with penstock.Client(address, caller=caller) as client:
+            pipeline = client.pipeline(caller)
+            open_calls = [pipeline.submit_train_step(rows, rows) for _ in range(ahead[caller])]
+            begin.wait()
+            end = time.monotonic() + seconds
+            done = 0
+            while time.monotonic() < end:
+                open_calls.pop(0).result()
+                done += 1
+                open_calls.append(pipeline.submit_train_step(rows, rows))
+            counts[caller] = done
+            for call in open_calls:
+                call.result()
+
+    threads = [threading.Thread(target=train, args=(caller,)) for caller in ahead]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {caller: count / seconds for caller, count in counts.items()}
+
+
+def measure_training(address: str, seconds: float) -> dict[str, dict[str, float]]:
+    import penstock
+
+    for caller in ("one", "sixteen"):
+        layer = penstock.Layer("delay", options={"forward_ms": 2.0, "features": 4})
+        with penstock.Client(address, caller=caller) as client:
+            client.create_pipeline(
+                caller, model=[layer, layer], stages=2, schedule="1f1b", micro_batches=2, loss="mean_squared_error"
+            )
+    return {
+        "training, one open call, alone": steps_per_second(address, {"one": 1}, seconds),
+        "training, beside 16 open calls": steps_per_second(address, {"one": 1, "sixteen": 16}, seconds),
+    }
+
+
 def measure(address: str, seconds: float) -> dict[str, dict[str, float]]:
     found = {"alone": latencies(bench(address, "small", 1, seconds))}
     with flood(address, seconds + 3):
@@ -110,12 +158,13 @@ def main() -> None:
                     layer = penstock.Layer("delay", options={"forward_ms": 2.0, "features": 4})
                     with penstock.Client(daemon.address) as client:
                         client.create_pipeline("shared", model=[layer, layer], stages=2, schedule="1f1b", micro_batches=1)
-                        for load, each in measure(daemon.address, options.seconds).items():
+                        loads = {**measure(daemon.address, options.seconds), **measure_training(daemon.address, options.seconds)}
+                        for load, each in loads.items():
                             for name, value in each.items():
                                 found.setdefault((load, name, version), []).append(value)
                 finally:
                     daemon.kill()
-    print(f"one inference of 2 x 2 ms at a time, {options.rounds} rounds of {options.seconds:g} s, ms")
+    print(f"one inference of 2 x 2 ms at a time, ms; training in steps a second; {options.rounds} rounds of {options.seconds:g} s")
     for (load, name, version), values in found.items():
         row = f"{statistics.median(values):8.1f} ({min(values):.1f} to {max(values):.1f})"
         print(f"  {load:32} {name} {version:8} {row}")

@@ -152,14 +152,14 @@ def bytes_of_undo(pipeline: penstock.Pipeline) -> int:
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_without_copies_such_a_step_breaks_the_pipeline_until_a_restore(start_daemon: StartDaemon, stage: int) -> None:
-    flags = ("--drain-announce=0s", f"--layer-library={LIBRARY}", "--handle-bytes=1048576")
+    flags = ("--drain-announce=0s", f"--layer-library={LIBRARY}", "--handle-bytes=16MiB", "--trace-ring-events=0")
     roomy = start_daemon(*flags)
     with penstock.Client(roomy.address) as client:
         undo = bytes_of_undo(create_faulty(client, stage, "commit"))
-        needed = roomy.metrics().sum("penstock_host_memory_claimed_bytes")
+        needed = roomy.metrics().sum("penstock_memory_reserved_bytes", **{"class": "pipelines"})
     roomy.kill()
 
-    daemon = start_daemon(*flags, f"--memory-limit={int(needed) - undo // 2}")
+    daemon = start_daemon(*flags, f"--memory-limit={(int(needed) - undo // 2 + (16 << 20)) * 32 // 29}")
     rows, target = mlp_batch(0)
     with penstock.Client(daemon.address) as client:
         pipeline = create_faulty(client, stage, "commit")

@@ -7,7 +7,7 @@ import numpy as np
 import penstock
 import pytest
 
-from conftest import StartDaemon
+from conftest import QUICK_DRAIN, StartDaemon
 from daemon_process import eventually
 from small_models import create_mlp
 
@@ -16,10 +16,10 @@ LIMIT = 64 << 20
 
 def test_pipelines_share_one_limit(start_daemon: StartDaemon) -> None:
     """A pipeline that does not fit beside the others is refused, by the names of who has the memory; it fits when they go."""
-    daemon = start_daemon(f"--memory-limit={LIMIT}")
+    daemon = start_daemon(*QUICK_DRAIN, f"--memory-limit={LIMIT}", "--trace-ring-events=0")
 
-    def claimed() -> float:
-        return daemon.metrics().sum("penstock_host_memory_claimed_bytes")
+    def reserved() -> float:
+        return daemon.metrics().sum("penstock_memory_reserved_bytes", **{"class": "pipelines"})
 
     with penstock.Client(daemon.address, timeout=60) as client:
 
@@ -34,26 +34,26 @@ def test_pipelines_share_one_limit(start_daemon: StartDaemon) -> None:
                 optimizer_options={"learning_rate": 0.1},
             )
 
-        assert daemon.metrics().sum("penstock_host_memory_limit_bytes") == LIMIT
-        results = claimed()
-        assert results == LIMIT // 10
+        assert daemon.metrics().sum("penstock_memory_limit_bytes") == LIMIT
+        assert reserved() == 0
         first, second = create("first"), create("second")
-        assert results + (32 << 20) <= claimed() <= LIMIT
-        before = claimed()
+        assert 32 << 20 <= reserved() <= LIMIT
+        before = reserved()
         with pytest.raises(penstock.PenstockError) as raised:
             create("third")
         assert raised.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert raised.value.reason == "HOST_MEMORY"
         assert raised.value.values["pipeline"] == "third"
         assert raised.value.values["limit_value"] == str(LIMIT)
-        for holder in ("pipeline first", "pipeline second", "results"):
-            assert holder in raised.value.message
-        assert claimed() == before, "what was refused claims nothing"
+        for told in ("no memory for pipelines (pipeline third", "pipelines (pipeline first", "pipelines (pipeline second"):
+            assert told in raised.value.message
+        assert reserved() == before, "what was refused takes nothing"
         first.delete()
         third = create("third")
         second.delete()
         third.delete()
-        assert claimed() == results
+        assert reserved() == 0
+    daemon.stop()
 
 
 def test_results_must_fit(start_daemon: StartDaemon) -> None:

@@ -54,7 +54,7 @@ UNEVEN_PAGES = [
     ("pipeline_filled.png", "/pipeline?name=uneven", False),
     ("queues.png", "/queuez", False),
     ("handles_dark.png", "/handlez", True),
-    ("memory_dark.png", "/memz", True),
+    ("memory_dark.png", "/memory", True),
     ("traces.png", "/tracez", False),
     ("log.png", "/logz", False),
 ]

@@ -32,7 +32,7 @@ PAGES = {
     "/pipeline?name=shown": "pipeline.json",
     "/queuez": "queues.json",
     "/handlez": "handles.json",
-    "/memz": "memory.json",
+    "/memory": "memory.json",
     "/checkpointz": "checkpoints.json",
     "/tracez": "traces.json",
     "/logz": "log.json",

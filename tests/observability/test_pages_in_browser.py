@@ -16,7 +16,7 @@ from conftest import StartDaemon  # type: ignore[attr-defined]
 from daemon_process import Daemon
 from small_models import create_mlp, mlp_batch
 
-PAGES = ["/", "/statusz", "/pipeline?name=shown", "/queuez", "/handlez", "/memz", "/checkpointz", "/tracez", "/logz", "/flagz"]
+PAGES = ["/", "/statusz", "/pipeline?name=shown", "/queuez", "/handlez", "/memory", "/checkpointz", "/tracez", "/logz", "/flagz"]
 
 # Of the page of a pipeline: the number of finished steps.
 STEPS = "Number([...document.querySelectorAll('dt')].find(d => d.textContent == 'finished steps').nextSibling.textContent)"

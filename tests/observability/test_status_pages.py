@@ -23,7 +23,7 @@ PAGES = [
     "/pipeline?name=shown",
     "/queuez",
     "/handlez",
-    "/memz",
+    "/memory",
     "/checkpointz",
     "/tracez",
     "/logz",
@@ -115,7 +115,7 @@ def test_pages_tell_what_happened(daemon: Daemon, shown: penstock.Pipeline) -> N
         assert states.count("forward") == 4 and states.count("backward") == 4
         ends = [action["end_nanos"] for action in lane["actions"]]
         assert ends == sorted(ends) and max(ends) <= page["last_step"]["makespan_nanos"]
-    memory = json.loads(get(daemon, "/memz?format=json")[2])
+    memory = json.loads(get(daemon, "/memory?format=json")[2])
     weights = sum(lane["weights_bytes"] for lane in memory["lanes"] if lane["pipeline"] == "shown")
     assert weights == 4 * (16 * 16 + 16) * 4
     assert sum(lane["optimizer_bytes"] for lane in memory["lanes"] if lane["pipeline"] == "shown") >= 2 * weights
@@ -174,7 +174,7 @@ def test_gradients_count_as_memory_until_they_are_applied(daemon: Daemon) -> Non
         pipeline = create_mlp(client, "keeps")
 
         def memory() -> dict[str, float]:
-            lanes = [s for s in json.loads(get(daemon, "/memz?format=json")[2])["lanes"] if s["pipeline"] == "keeps"]
+            lanes = [s for s in json.loads(get(daemon, "/memory?format=json")[2])["lanes"] if s["pipeline"] == "keeps"]
             return {key: sum(s[key] for s in lanes) for key in lanes[0] if key.endswith("_bytes")}
 
         pipeline.forward_backward(*mlp_batch(0))

@@ -1,4 +1,4 @@
-// Pages about what waits, what is kept and what was done: queues, handles, memory, checkpoints, runs.
+// Pages about what waits, what is kept and what was done: queues, handles, checkpoints, runs.
 
 #include <algorithm>
 
@@ -98,39 +98,6 @@ Document HandlePage(const StatusSources& sources) {
         {std::string(kHandleEndNames[i]), Count(static_cast<double>(server.handles_ended.at(i).value()))});
   }
   page.sections = {std::move(tiers), std::move(owners), std::move(live), std::move(ended)};
-  return page;
-}
-
-Document MemoryPage(const StatusSources& sources) {
-  Document page{.title = "Memory", .state = StateLine(sources), .sections = {}, .refresh = true};
-  Section devices{.id = "devices", .title = "Devices"};
-  devices.columns = {{"device", "device"}, {"bytes", "kept"}, {"limit_bytes", "of"}, {"ratio", "full"}};
-  Section lanes{.id = "lanes", .title = "By kind"};
-  lanes.note = "The stash, what forwards keep for their backwards, as it was profiled; all else as it is.";
-  lanes.empty = "no pipeline, nothing kept";
-  lanes.columns = {{"pipeline", "pipeline"}, {"lane", "lane"}, {"device", "device"}};
-  for (std::string_view kind : kMemoryKindNames) {
-    lanes.columns.push_back({absl::StrCat(std::string(kind), "_bytes"), std::string(kind)});
-  }
-  std::map<std::string, double> kept;
-  for (const auto& pipeline : sources.registry->Snapshot()) {
-    for (int i = 0; i < pipeline->lane_count(); ++i) {
-      const LaneMetrics& lane = pipeline->lane(i);
-      std::vector<Cell> row = {PipelineLink(pipeline->name()), Count(i), lane.description.device};
-      for (size_t kind = 0; kind < kMemoryKindNames.size(); ++kind) {
-        const double bytes = lane.memory->at(kind).value();
-        kept[lane.description.device] += bytes;
-        row.push_back(Bytes(bytes));
-      }
-      lanes.rows.push_back(std::move(row));
-    }
-  }
-  for (const DeviceDescription& device : sources.registry->server().devices()) {
-    const auto limit = static_cast<double>(device.memory_limit_bytes);
-    devices.rows.push_back(
-        {device.name, Bytes(kept[device.name]), Bytes(limit), Share(limit > 0 ? kept[device.name] / limit : 0)});
-  }
-  page.sections = {std::move(devices), std::move(lanes)};
   return page;
 }
 

@@ -159,6 +159,8 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelInfer(grpc::CallbackServerC
 }
 
 absl::Status InferenceServiceImpl::Infer(const std::shared_ptr<UnaryCallBase>& call, const grpc::ByteBuffer& bytes) {
+  const auto size = static_cast<int64_t>(bytes.Length());
+  PENSTOCK_RETURN_IF_ERROR(call->HoldMessage(environment_.memory, size));
   const ReceivedMessage received(bytes);
   PENSTOCK_ASSIGN_OR_RETURN(SplitInferRequest request, SplitRequest(received.pieces()));
   const inference::ModelInferRequest& message = request.message;
@@ -172,6 +174,11 @@ absl::Status InferenceServiceImpl::Infer(const std::shared_ptr<UnaryCallBase>& c
   context.place = std::move(ticket);
   context.caller = call->caller();
   context.work_timeout = parameters.timeout;
+  // Before the tensors are taken out of the message, which has more bytes than they.
+  PENSTOCK_ASSIGN_OR_RETURN(
+      MemoryReservation inputs,
+      TakeMemory(environment_.memory, {MemoryClass::kInputs, call->caller(), model->name()}, size));
+  context.inputs_held = std::make_shared<MemoryReservation>(std::move(inputs));
   context.observer = call->trace();
   if (call->trace() != nullptr) call->trace()->Set("penstock.pipeline", model->name());
   InferCall infer;

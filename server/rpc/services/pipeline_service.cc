@@ -81,11 +81,12 @@ absl::StatusOr<std::shared_ptr<const PlanningSample>> ReadSample(const v1::Plann
 grpc::ServerUnaryReactor* PipelineServiceImpl::CreatePipeline(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* request,
                                                               grpc::ByteBuffer* response) {
-  return ServeUnary<v1::CreatePipelineRequest, v1::Pipeline>(gate_.Of("CreatePipeline"), context, request, response,
-                                                             kWorkMessageBytes, [this](const auto& call) {
-                                                               if (absl::Status accepted = Create(call); !accepted.ok())
-                                                                 call->Fail(accepted);
-                                                             });
+  return ServeUnary<v1::CreatePipelineRequest, v1::Pipeline>(
+      gate_.Of("CreatePipeline"), context, request, response, kWorkMessageBytes,
+      [this](const auto& call) {
+        if (absl::Status accepted = Create(call); !accepted.ok()) call->Fail(accepted);
+      },
+      environment_.memory);
 }
 
 absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRequest, v1::Pipeline>& call) {
@@ -146,9 +147,11 @@ grpc::ServerUnaryReactor* PipelineServiceImpl::PlanPipeline(grpc::CallbackServer
                                                             const grpc::ByteBuffer* request,
                                                             grpc::ByteBuffer* response) {
   return ServeUnary<v1::PlanPipelineRequest, v1::PlanPipelineResponse>(
-      gate_.Of("PlanPipeline"), context, request, response, kWorkMessageBytes, [this](const auto& call) {
+      gate_.Of("PlanPipeline"), context, request, response, kWorkMessageBytes,
+      [this](const auto& call) {
         if (absl::Status accepted = Search(call); !accepted.ok()) call->Fail(accepted);
-      });
+      },
+      environment_.memory);
 }
 
 absl::Status PipelineServiceImpl::Search(const UnaryCallPtr<v1::PlanPipelineRequest, v1::PlanPipelineResponse>& call) {

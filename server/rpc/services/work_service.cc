@@ -42,6 +42,11 @@ absl::StatusOr<WorkServiceImpl::Work> WorkServiceImpl::Begin(const Call& call) {
   work.context.request_id = request.request_id();
   work.context.observer = call->trace();
   if (call->trace() != nullptr) call->trace()->Set("penstock.pipeline", name);
+  // Before the tensors are taken out of the message, which has more bytes than they.
+  PENSTOCK_ASSIGN_OR_RETURN(MemoryReservation inputs,
+                            TakeMemory(environment_.memory, {MemoryClass::kInputs, call->caller(), name},
+                                       static_cast<int64_t>(request.ByteSizeLong())));
+  work.context.inputs_held = std::make_shared<MemoryReservation>(std::move(inputs));
   if (!request.request_id().empty()) {
     work.context.payload_digest = PayloadDigest(request);
     work.context.recorded_digest = RecordedDigest(request, work.context.payload_digest);
@@ -119,7 +124,8 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Serve(const char* method, grpc::Callb
                                                  const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
                                                  Submit submit) {
   return ServeUnary<Request, Response>(
-      gate_.Of(method), context, request, response, kWorkMessageBytes, [this, &submit](const auto& call) {
+      gate_.Of(method), context, request, response, kWorkMessageBytes,
+      [this, &submit](const auto& call) {
         absl::StatusOr<Work> begun = Begin(call);
         if (!begun.ok()) return call->Fail(begun.status());
         const auto work = std::make_shared<Work>(*std::move(begun));  // one for all copies of what follows
@@ -127,6 +133,7 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Serve(const char* method, grpc::Callb
           // The context goes on with the call, and with it the caller's place.
           const absl::StatusOr<Accepted> accepted = submit(call, *work);
           work->context.place.reset();  // before the caller hears of a failure
+          work->context.inputs_held.reset();
           if (!accepted.ok()) return call->Fail(accepted.status());
           accepted->WhenDurable([this, call, work, accepted = *accepted](const absl::Status& durable) {
             if (!durable.ok()) return call->Fail(durable);
@@ -136,7 +143,8 @@ grpc::ServerUnaryReactor* WorkServiceImpl::Serve(const char* method, grpc::Callb
             order_->Accepted({call->caller(), work->pipeline->name(), accepted->request_id});
           }
         });
-      });
+      },
+      environment_.memory);
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,

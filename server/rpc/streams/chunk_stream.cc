@@ -4,6 +4,12 @@
 
 namespace penstock {
 
+absl::Status ChunkStream::HoldChunk(MemoryLedger* memory, const std::string& caller, const std::string& pipeline,
+                                    int64_t chunk_bytes) {
+  PENSTOCK_ASSIGN_OR_RETURN(chunk_, TakeMemory(memory, {MemoryClass::kMessages, caller, pipeline}, chunk_bytes));
+  return absl::OkStatus();
+}
+
 void ChunkStream::SendChunks(std::deque<grpc::ByteBuffer> heads, std::vector<TensorSender::Part> parts,
                              int64_t chunk_bytes) {
   heads_ = std::move(heads);

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "engine/ledger/memory_ledger.h"
 #include "server/rpc/streams/tensor_stream.h"
 #include "server/rpc/streams/write_stream.h"
 
@@ -21,6 +23,10 @@ class ChunkStream : public WriteStream {
  protected:
   using WriteStream::WriteStream;
 
+  // Room for the chunk that is on its way, until the stream is gone.
+  absl::Status HoldChunk(MemoryLedger* memory, const std::string& caller, const std::string& pipeline,
+                         int64_t chunk_bytes);
+
   // From here on the stream goes on by itself, and the peer must keep up. `heads`: at least one.
   void SendChunks(std::deque<grpc::ByteBuffer> heads, std::vector<TensorSender::Part> parts, int64_t chunk_bytes);
 
@@ -30,6 +36,7 @@ class ChunkStream : public WriteStream {
   // All have left; what the stream holds of the tensors may go before the caller hears.
   virtual void OnAllSent() {}
 
+  MemoryReservation chunk_;
   std::deque<grpc::ByteBuffer> heads_;  // still to be sent
   std::optional<TensorSender> sender_;
   int64_t sending_bytes_ = 0;  // of the message that is on its way

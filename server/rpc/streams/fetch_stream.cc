@@ -55,6 +55,7 @@ absl::Status FetchStream::Accept(const grpc::ByteBuffer& request) {
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request_.chunk_size()));
   PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration wait,
                             CheckedDuration(request_.wait_for(), absl::Seconds(60), "wait_for"));
+  PENSTOCK_RETURN_IF_ERROR(HoldChunk(environment_.memory, identity.name, name.pipeline, chunk_bytes_));
   PENSTOCK_ASSIGN_OR_RETURN(pin_, environment_.handles->Pin(identity.name, name));
   const int64_t deadline = environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(wait);
   wait_ = environment_.handles->OnSettled(identity.name, {name}, HandleStore::WaitMode::kAll, deadline,

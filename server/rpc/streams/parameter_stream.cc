@@ -67,6 +67,7 @@ absl::Status ParameterStream::ReadPipeline(const v1::ReadParametersRequest& requ
   PENSTOCK_ASSIGN_OR_RETURN(const std::string session, SessionOf(*context()));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment_, identity, request.pipeline(), "pipeline"));
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(identity.name, pipeline->name()));
+  PENSTOCK_RETURN_IF_ERROR(HoldChunk(environment_.memory, identity.name, pipeline->name(), chunk_bytes_));
   Keep(place);
   pipeline->ReadParameters({.caller = identity.name, .session = session, .place = std::move(place)}, std::move(read),
                            left_);
@@ -82,9 +83,10 @@ absl::Status ParameterStream::ReadCheckpoint(const v1::ReadParametersRequest& re
   PENSTOCK_ASSIGN_OR_RETURN(const CheckpointName name, ParseCheckpointName(request.checkpoint(), "checkpoint"));
   PENSTOCK_RETURN_IF_ERROR(FindCheckpoint(environment_, identity, name).status());
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket place, environment_.admission->Admit(identity.name, name.pipeline));
+  PENSTOCK_RETURN_IF_ERROR(HoldChunk(environment_.memory, identity.name, name.pipeline, chunk_bytes_));
   Keep(std::move(place));
   environment_.checkpoint_reader->Read(environment_.checkpoints->FindFolder(name.pipeline), name.checkpoint,
-                                       std::move(read), left_);
+                                       identity.name, std::move(read), left_);
   return absl::OkStatus();
 }
 

@@ -83,6 +83,8 @@ absl::StatusOr<bool> PutStream::Begin(const Pieces& bytes) {
   PENSTOCK_RETURN_IF_ERROR(LivePipeline(environment_, identity_, pipeline).status());
   PENSTOCK_ASSIGN_OR_RETURN(Admission::Ticket ticket, environment_.admission->Admit(identity_.name, pipeline));
   Keep(std::move(ticket));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      message_, TakeMemory(environment_.memory, {MemoryClass::kMessages, identity_.name, pipeline}, kMaxMessageBytes));
   PENSTOCK_ASSIGN_OR_RETURN(hold_, puts_->Attach(std::move(request)));
   guard().EndAt(hold_->end_nanos);
   PENSTOCK_ASSIGN_OR_RETURN(const TensorUploads::Position position, puts_->Where(*hold_));

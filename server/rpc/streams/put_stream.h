@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/ledger/memory_ledger.h"
 #include "penstock/v1/handle.pb.h"
 #include "server/rpc/method_gate.h"
 #include "server/rpc/streams/receive_stream.h"
@@ -41,6 +42,7 @@ class PutStream final : public ReceiveStream {
   const std::shared_ptr<TensorUploads> puts_;
   Identity identity_;
   grpc::ByteBuffer read_;
+  MemoryReservation message_;  // of the one in hand
   std::optional<TensorUploads::Hold> hold_;
 };
 

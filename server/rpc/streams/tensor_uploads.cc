@@ -111,6 +111,7 @@ absl::StatusOr<TensorUploads::Hold> TensorUploads::Attach(Request request) {
                                                                       .pipeline = request.pipeline,
                                                                       .kind = HandleKind::kValue,
                                                                       .method = "PutTensors",
+                                                                      .upload = true,
                                                                       .bytes = held,
                                                                       .later_bytes = bytes - held,
                                                                       .lease = request.lease}));

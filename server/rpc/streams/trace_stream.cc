@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
+#include "engine/observe/trace_memory.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/call_followers.h"
 #include "server/rpc/unary_call.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr absl::Duration kLookInterval = absl::Milliseconds(10);
 constexpr int kMaxSteps = 10'000;
+constexpr int64_t kCopies = 2;                 // of a record: as it was taken, and in the part that was asked for
 constexpr int64_t kMaxRecordsOfAll = 1 << 22;  // 256 MiB; a longer recording keeps its end
 
 absl::Status CheckRequest(const v1::ExportTraceRequest& request) {
@@ -108,6 +110,8 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
                  "this pipeline keeps no traces (--trace-ring-events)");
   }
   PENSTOCK_ASSIGN_OR_RETURN(StreamSlots::Slot slot, slots_->Take(identity_.name));
+  PENSTOCK_ASSIGN_OR_RETURN(
+      held_, TakeMemory(environment_.memory, {MemoryClass::kTraces, identity_.name, pipeline->name()}, 0));
   slot_ = slot;
   Keep(slot);
   guard().SetBusy(true);
@@ -117,6 +121,7 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
     return absl::OkStatus();
   }
   step_end_nanos_ = environment_.clock->NowNanos();
+  written_before_ = TraceRecordsWritten(*metrics_);
   {
     absl::MutexLock lock(&mu_);
     recorder_ = std::make_unique<TraceRecorder>(metrics_, TraceRecorder::From::kNow,
@@ -129,6 +134,7 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
 
 // The steps that the rings still have.
 absl::Status TraceStream::TakeKept() {
+  PENSTOCK_RETURN_IF_ERROR(held_.Resize(kCopies * TraceRingBytes(*metrics_)));
   TraceCapture capture = TraceRecorder(metrics_, TraceRecorder::From::kOldest).Finish();
   if (request_.first_step() > 0) {
     const int64_t last = std::max(request_.first_step(), request_.last_step());
@@ -146,6 +152,8 @@ absl::Status TraceStream::Record() {
   {
     absl::MutexLock lock(&mu_);
     if (ended_) return absl::OkStatus();
+    const int64_t records = std::min(TraceRecordsWritten(*metrics_) - written_before_, kMaxRecordsOfAll);
+    PENSTOCK_RETURN_IF_ERROR(held_.Resize(kCopies * records * static_cast<int64_t>(sizeof(TraceRecord))));
     recorder_->Collect();
     const int64_t now = environment_.clock->NowNanos();
     if (recorder_->steps_ended() > steps_ended_) step_end_nanos_ = now;

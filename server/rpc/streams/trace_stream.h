@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/job_thread.h"
 #include "engine/base/timer_queue.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/observe/trace_capture.h"
 #include "engine/observe/trace_export.h"
 #include "penstock/v1/insight.pb.h"
@@ -30,7 +31,7 @@ namespace penstock {
 // Threads:   gRPC's callback threads and the timers' hand everything on to the job thread, which has all members to
 //            itself but those under mu_.
 // Fails:     FIELD_INVALID; STEP_NOT_RETAINED; PIPELINE_NOT_FOUND, also if the pipeline goes while it records;
-//            RESOURCE_EXHAUSTED / STREAM_LIMIT; DEADLINE_EXCEEDED / WORK_DEADLINE where no step ends for so long.
+//            RESOURCE_EXHAUSTED / STREAM_LIMIT, HOST_MEMORY; DEADLINE_EXCEEDED / WORK_DEADLINE where no step ends for so long.
 class TraceStream final : public WriteStream {
  public:
   static constexpr absl::Duration kStepPatience = absl::Minutes(10);
@@ -63,6 +64,8 @@ class TraceStream final : public WriteStream {
   v1::ExportTraceRequest request_;
   std::weak_ptr<void> slot_;  // free when the caller hears of the end, unless a part waits
   std::shared_ptr<const PipelineMetrics> metrics_;
+  MemoryReservation held_;      // of records that were copied
+  int64_t written_before_ = 0;  // records, when a recording began
   std::optional<TraceExport> file_;
   int64_t sending_bytes_ = 0;   // of the piece that is on its way
   int64_t steps_ended_ = 0;     // of a recording

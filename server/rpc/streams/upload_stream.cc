@@ -21,7 +21,7 @@ constexpr int64_t kCreditBytes = int64_t{32} << 20;
 
 UploadStream::UploadStream(const MethodGate& gate, const ServiceEnvironment& environment, const ModelParts& parts,
                            grpc::CallbackServerContext* context)
-    : ReceiveStream(environment, context, kCreditBytes), parts_(parts) {
+    : ReceiveStream(environment, context, kCreditBytes), parts_(parts), memory_(environment.memory) {
   const absl::StatusOr<Identity> identity = gate.Enter(*context);
   absl::Status status = identity.status();
   if (status.ok()) status = CheckModelsEnabled(parts_, /*changes=*/true);
@@ -67,6 +67,7 @@ absl::StatusOr<bool> UploadStream::Take(const v1::UploadModelRequest& message) {
 absl::StatusOr<bool> UploadStream::Begin(const v1::UploadModelStart& start) {
   if (started_) return OutOfPlace("must be a chunk", "a second start");
   NoteTarget(*context(), start);
+  PENSTOCK_ASSIGN_OR_RETURN(message_, TakeMemory(memory_, {MemoryClass::kMessages, caller_}, 2 * kMaxMessageBytes));
   PENSTOCK_ASSIGN_OR_RETURN(
       const ModelUploads::Position position,
       parts_.uploads->Start(

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "engine/ledger/memory_ledger.h"
 #include "penstock/v1/model.pb.h"
 #include "server/models/model_uploads.h"
 #include "server/rpc/method_gate.h"
@@ -39,7 +40,9 @@ class UploadStream final : public ReceiveStream {
   bool Answer(const ModelUploads::Position& position, bool first);
 
   const ModelParts parts_;
+  MemoryLedger* const memory_;
   std::string caller_;
+  MemoryReservation message_;  // of the one in hand, as it came and as it is parsed
   grpc::ByteBuffer read_;
   bool started_ = false;
   ModelUploads::Hold hold_;

@@ -319,8 +319,8 @@ TEST_F(SmallBudgetTest, RefusesBeyondEachLimitAndNamesIt) {
   EXPECT_TRUE(TryReserve("ann", 64).ok());
   absl::Status refused = TryReserve("ann", 1);
   EXPECT_EQ(ReasonOf(refused), "HANDLE_BUDGET");
-  EXPECT_EQ(ValuesOf(refused)["limit"], "bytes_per_owner");
-  EXPECT_EQ(ValuesOf(TryReserve("bob", 37))["limit"], "bytes");
+  EXPECT_EQ(ValuesOf(refused)["limit"], "handle-bytes-per-caller");
+  EXPECT_EQ(ValuesOf(TryReserve("bob", 37))["limit"], "handle-bytes");
   EXPECT_TRUE(TryReserve("bob", 36).ok());
   EXPECT_TRUE(TryReserve("ann", 0).ok());
   EXPECT_TRUE(TryReserve("ann", 0).ok());
@@ -352,7 +352,7 @@ TEST_F(SmallBudgetTest, WhatIsHeldLaterMustFitNow) {
   const auto reserve = [&](int64_t later) {
     return store_->Reserve({.owner = "ann", .pipeline = "gpt", .bytes = 60, .later_bytes = later}).status();
   };
-  EXPECT_EQ(ValuesOf(reserve(5))["limit"], "bytes_per_owner");
+  EXPECT_EQ(ValuesOf(reserve(5))["limit"], "handle-bytes-per-caller");
   EXPECT_TRUE(reserve(4).ok());
   EXPECT_EQ(store_->TotalCounts().bytes, 60) << "held are those of now";
 }
@@ -364,7 +364,7 @@ TEST_F(SmallBudgetTest, BytesComeBackWithTheLastPin) {
   ASSERT_TRUE(store_->Release("ann", name).ok());
   EXPECT_EQ(ReasonOfGet(name), "HANDLE_RELEASED");
   EXPECT_EQ(store_->TotalCounts().bytes, 64);
-  EXPECT_EQ(ValuesOf(TryReserve("ann", 1))["limit"], "bytes_per_owner");
+  EXPECT_EQ(ValuesOf(TryReserve("ann", 1))["limit"], "handle-bytes-per-caller");
   EXPECT_TRUE(pin.tensors().ok());
   pin = HandlePin();
   EXPECT_EQ(store_->TotalCounts().bytes, 0);

@@ -305,6 +305,25 @@ TEST_F(CheckpointTest, TheQuotaIsForAllPipelinesAndRefusesBeforeAnythingIsWritte
   EXPECT_TRUE(other->Save("three", {.step = 1, .spec_digest = "d"}, State(1)).ok());
 }
 
+TEST(CheckpointQuota, AnOwnerHasAQuarterWhileAnotherHasSome) {
+  CheckpointQuota quota(100);
+  quota.Set("old", 10);  // from an earlier life: nobody's
+  quota.SetOwner("a1", "ann");
+  quota.SetOwner("a2", "ann");
+  quota.SetOwner("b", "bob");
+  EXPECT_TRUE(quota.Take("a1", 20, false).ok());
+  EXPECT_TRUE(quota.Take("a2", 20, false).ok()) << "nobody else has any";
+  EXPECT_TRUE(quota.Take("b", 25, false).ok());
+  const absl::Status share = quota.Take("a2", 1, false);
+  EXPECT_EQ(ReasonOf(share), "CALLER_QUOTA");
+  EXPECT_EQ(ValuesOf(share)["limit_value"], "25");
+  EXPECT_EQ(ReasonOf(quota.CheckRoom("b", 1)), "CALLER_QUOTA");
+  EXPECT_TRUE(quota.Take("a2", 1, /*beyond=*/true).ok());
+  quota.Return("a1", 20);
+  EXPECT_TRUE(quota.CheckRoom("a1", 4).ok());
+  EXPECT_EQ(ReasonOf(quota.CheckRoom("old", 45)), "STORAGE_FULL");
+}
+
 TEST_F(CheckpointTest, AFailedSaveAndAPurgeGiveTheQuotaBack) {
   const auto bytes = Open()->Save("first", {.step = 1, .spec_digest = "d"}, State(1))->bytes;
   CheckpointQuota quota(bytes);
@@ -340,11 +359,11 @@ TEST_F(CheckpointTest, WhatARemovalLeavesOnTheDiskCountsUntilItIsGone) {
   EXPECT_FALSE(folder->Remove("a").ok());
   files_.DieBeforeChange(-1);
   EXPECT_THAT(folder->List(), IsEmpty());
-  EXPECT_EQ(ReasonOf(quota.CheckRoom(bytes)), "STORAGE_FULL");
+  EXPECT_EQ(ReasonOf(quota.CheckRoom("gpt", bytes)), "STORAGE_FULL");
   const absl::Status saved = folder->Save("a", {.step = 1, .spec_digest = "d"}, State(1)).status();
   EXPECT_TRUE(saved.ok()) << "it takes the place of what was left: " << saved;
   ASSERT_TRUE(folder->Remove("a").ok());
-  EXPECT_TRUE(quota.CheckRoom(bytes).ok());
+  EXPECT_TRUE(quota.CheckRoom("gpt", bytes).ok());
 }
 
 TEST_F(CheckpointTest, PurgeRemovesEverything) {
@@ -432,8 +451,8 @@ TEST_F(ReplacementTest, FaultsOfTheDiskLeaveTheOldOneOrTheNewOneAndTheQuotaRight
     files_.FailRename(-1);
     files_.SetFreeBytes(-1);
     EXPECT_EQ(StepOf(*folder), 1) << what;
-    EXPECT_TRUE(quota.CheckRoom((1 << 20) - bytes).ok()) << what;
-    EXPECT_FALSE(quota.CheckRoom((1 << 20) - bytes + 1).ok()) << what;
+    EXPECT_TRUE(quota.CheckRoom("gpt", (1 << 20) - bytes).ok()) << what;
+    EXPECT_FALSE(quota.CheckRoom("gpt", (1 << 20) - bytes + 1).ok()) << what;
   };
   for (const int64_t room : {int64_t{0}, int64_t{20}, bytes - 1, bytes + 10}) {
     files_.SetFreeBytes(room);

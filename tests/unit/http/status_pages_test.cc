@@ -39,6 +39,7 @@ class StatusPagesTest : public ::testing::Test {
     };
     sources_.handles = [this] { return handles_; };
     sources_.owners = [this] { return owners_; };
+    sources_.memory = [this] { return memory_; };
     sources_.commands = {.server = [] { return std::string(R"({"version":"1"})"); },
                          .pipelines = [] { return std::string("[]"); },
                          .pipeline = [](const std::string&) { return std::string(R"({"name":"pipelines/gpt"})"); },
@@ -111,12 +112,29 @@ class StatusPagesTest : public ::testing::Test {
   std::vector<PipelineRow> unborn_;  // without metrics
   std::vector<HandleRow> handles_;
   std::vector<OwnerRow> owners_;
+  MemoryRows memory_;
   std::vector<CheckpointRow> checkpoints_;
   StatusSources sources_;
 };
 
-const std::vector<std::string> kPaths = {"/",     "/statusz",     "/pipeline", "/queuez", "/handlez",
-                                         "/memz", "/checkpointz", "/tracez",   "/logz",   "/flagz"};
+const std::vector<std::string> kPaths = {"/",       "/statusz",     "/pipeline", "/queuez", "/handlez",
+                                         "/memory", "/checkpointz", "/tracez",   "/logz",   "/flagz"};
+
+TEST_F(StatusPagesTest, MemoryTellsClassesAndHolders) {
+  registry_.memory().process.Set(7);
+  memory_ = {.limit_bytes = 100,
+             .bytes = 60,
+             .classes = {{.name = "pipelines", .bytes = 50, .peak_bytes = 55, .reservations = 1, .refusals = 2},
+                         {.name = "handles", .bytes = 10, .peak_bytes = 10, .limit_bytes = 20, .kept_bytes = 20}},
+             .holders = {{"pipelines", "ann", "gpt", 50}, {"handles", "bob", "gpt", 10}}};
+  const std::string page = Get("/memory", "format=json").body;
+  for (const char* told :
+       {R"("reserved_bytes": 60)", R"("limit_bytes": 100)", R"("process_bytes": 7)", R"("peak_bytes": 55)",
+        R"("refusals": 2)", R"("class": "handles")", R"("caller": "ann")", R"("kept_bytes": 20)"}) {
+    EXPECT_THAT(page, HasSubstr(told));
+  }
+  EXPECT_THAT(Get("/memz", "format=json").body, HasSubstr(R"("reserved_bytes": 60)")) << "its earlier name";
+}
 
 TEST_F(StatusPagesTest, EveryPageComesAsHtmlTextAndJson) {
   RunStep(*AddPipeline("gpt"));

@@ -92,25 +92,25 @@ TEST(ModelRoot, ReadsNothingThatDoesNotFit) {
   folder.Put("large.pt2", std::string(kMaxModelBytes + 1, 'x'));
   folder.Put("language.pt2", GoldenFile("language.pt2"));
   ModelRoot::Options options = folder.Options();
-  MemoryClaims memory(2 * kMaxModelBytes);
+  MemoryLedger memory(2 * kMaxModelBytes);
   options.memory = &memory;
-  std::unique_ptr<MemoryClaims::Claim> other = *memory.Take("pipeline gpt", 2 * kMaxModelBytes - 1000);
+  MemoryReservation other = *memory.Take({MemoryClass::kPipelines, "ann", "gpt"}, 2 * kMaxModelBytes - 1000);
   ModelRoot root(options);
   EXPECT_EQ(ReasonOf(root.Describe("large.pt2").status()), "MODEL_TOO_LARGE");
   const absl::Status full = root.Describe("language.pt2").status();
   EXPECT_EQ(ReasonOf(full), "HOST_MEMORY");
   EXPECT_EQ(ValuesOf(full)["model"], "language.pt2");
-  EXPECT_THAT(std::string(full.message()), HasSubstr("(pipeline gpt "));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("held: pipelines (pipeline gpt, caller ann) "));
   ModelSpec spec;
   spec.program = "language.pt2";
   EXPECT_EQ(ReasonOf(root.Load(&spec)), "HOST_MEMORY");
-  other.reset();
+  other.Release();
   EXPECT_TRUE(root.Describe("language.pt2").ok()) << "a want of memory passes";
-  EXPECT_EQ(memory.claimed_bytes(), 0) << "it was only read";
+  EXPECT_EQ(memory.bytes(), 0) << "it was only read";
   ASSERT_TRUE(root.Load(&spec).ok());
-  EXPECT_EQ(memory.claimed_bytes(), static_cast<int64_t>(GoldenFile("language.pt2").size()));
+  EXPECT_EQ(memory.bytes(), static_cast<int64_t>(GoldenFile("language.pt2").size()));
   spec.loaded_program = nullptr;
-  EXPECT_EQ(memory.claimed_bytes(), 0);
+  EXPECT_EQ(memory.bytes(), 0);
 }
 
 TEST(ModelRoot, LoadsWhatASpecificationNames) {

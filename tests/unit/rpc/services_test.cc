@@ -77,7 +77,10 @@ void Await(const Ready& ready) {
 class ServicesTest : public HostingFixture {
  protected:
   explicit ServicesTest(Identity anyone = Identity())
-      : authenticator_(std::move(anyone), &clock_), admission_(3, &registry_), tokens_(&clock_) {
+      : HostingFixture({}, /*max_pipelines=*/3, /*trace_events=*/512),
+        authenticator_(std::move(anyone), &clock_),
+        admission_(3, &registry_),
+        tokens_(&clock_) {
     const ServiceEnvironment environment{.pipelines = table_.get(),
                                          .checkpoints = checkpoints_.get(),
                                          .checkpoint_reader = &checkpoint_reader_,

@@ -442,7 +442,7 @@ class CheckpointReaderTest : public CheckpointCallsTest {
       content = std::move(answer);
       done.Notify();
     };
-    reader_.Read(checkpoints_->FindFolder("gpt"), std::move(id), std::move(read), cancel_);
+    reader_.Read(checkpoints_->FindFolder("gpt"), std::move(id), "ann", std::move(read), cancel_);
     done.WaitForNotification();
     return content;
   }
@@ -452,8 +452,8 @@ class CheckpointReaderTest : public CheckpointCallsTest {
     return names;
   }
 
-  MemoryClaims memory_{1 << 20};
-  CheckpointReader reader_{&memory_};
+  MemoryLedger reads_{1 << 20};
+  CheckpointReader reader_{&reads_};
   const std::shared_ptr<CancelToken> cancel_ = std::make_shared<CancelToken>();
 };
 
@@ -490,12 +490,12 @@ TEST_F(CheckpointReaderTest, ClaimsWhatItHoldsUntilTheLastReaderLetsGo) {
   ASSERT_TRUE(Save({.id = "mine"}).ok());
   const int64_t size = checkpoints_->Find("gpt", "mine")->bytes;
   Content content = Read({});
-  EXPECT_EQ(memory_.claimed_bytes(), 4) << "one float";
+  EXPECT_EQ(reads_.bytes(), 4) << "one float";
   content = absl::UnknownError("");
-  EXPECT_EQ(memory_.claimed_bytes(), 0);
-  const auto others = *memory_.Take("others", memory_.left_bytes() - 2 * size + 1);
+  EXPECT_EQ(reads_.bytes(), 0);
+  MemoryReservation others = *reads_.Take({}, reads_.limit_bytes() - 2 * size + 1);
   EXPECT_EQ(ReasonOf(Read({}).status()), "HOST_MEMORY") << "the file and its tensors do not fit at once";
-  ASSERT_TRUE(others->Resize(memory_.limit_bytes() - 2 * size).ok());
+  ASSERT_TRUE(others.Resize(reads_.limit_bytes() - 2 * size).ok());
   EXPECT_TRUE(Read({}).ok());
 }
 

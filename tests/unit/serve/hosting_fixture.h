@@ -16,7 +16,7 @@
 #include "engine/base/timer_queue.h"
 #include "engine/checkpoint/checkpoint_quota.h"
 #include "engine/checkpoint/checkpoint_store.h"
-#include "engine/device/memory_claims.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/plan/planning.h"
 #include "engine/serve/pipeline_table.h"
@@ -42,7 +42,8 @@ struct PlanAnswer {
 // A table with fake pipelines, and one called "gpt" that is ready.
 class HostingFixture : public ::testing::Test {
  protected:
-  explicit HostingFixture(ServedPipeline::Options hosting = {}, int max_pipelines = 3) {
+  explicit HostingFixture(ServedPipeline::Options hosting = {}, int max_pipelines = 3, int64_t trace_events = 0)
+      : registry_(&clock_, trace_events) {
     handles_ = std::make_unique<HandleStore>(HandleStore::Options{}, &clock_, &timers_);
     PipelineTable::Options options;
     options.builder.factory.create = [this](const PipelineSpec& spec,
@@ -122,13 +123,13 @@ class HostingFixture : public ::testing::Test {
   }
 
   absl::StatusOr<PipelineEntry> Create(const std::string& name, const std::string& model = "fake",
-                                       const std::string& request_id = "") {
+                                       const std::string& request_id = "", const std::string& caller = "ann") {
     PipelineSpec spec;
     spec.model.name = model;
     spec.sample = std::make_shared<const PlanningSample>();
     absl::StatusOr<PipelineEntry> answer;
     absl::Notification done;
-    table_->Create({.caller = "ann", .request_id = request_id, .payload_digest = name}, name,
+    table_->Create({.caller = caller, .request_id = request_id, .payload_digest = name}, name,
                    {.spec = spec, .spec_digest = "digest"}, nullptr, [&](absl::StatusOr<PipelineEntry> entry) {
                      answer = std::move(entry);
                      done.Notify();
@@ -255,15 +256,17 @@ class HostingFixture : public ::testing::Test {
   TemporaryFolder temporary_;
   FakeClock clock_;
   FaultyFileSystem files_{RealFileSystem()};
-  MetricsRegistry registry_{&clock_};
+  static constexpr int64_t kMemory = 1 << 20;
+  MemoryLedger memory_{kMemory};
+  MetricsRegistry registry_;
   TimerQueue timers_{&clock_};
   std::function<void()> before_load_;
   std::function<void(const Pipeline::Options&)> before_create_;
-  std::function<void(const Pipeline::Options&)> before_plan_;                            // or a search
-  std::map<std::string, int64_t> needs_ = {{"broken", 50}, {"half", 50}, {"more", 51}};  // memory of the host, by model
-  MemoryClaims memory_{100};
-  std::optional<Plan> plan_;  // that metrics are told
-  PipelineSpec searched_;     // what a search was asked
+  std::function<void(const Pipeline::Options&)> before_plan_;  // or a search
+  std::map<std::string, int64_t> needs_ = {
+      {"broken", kMemory / 2}, {"half", kMemory / 2}, {"more", kMemory / 2 + 1}};  // memory of the host, by model
+  std::optional<Plan> plan_;                                                       // that metrics are told
+  PipelineSpec searched_;                                                          // what a search was asked
   const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
   CheckpointQuota quota_{int64_t{1} << 30};
   std::unique_ptr<CheckpointStore> checkpoints_;

@@ -22,6 +22,7 @@
 #include "engine/checkpoint/checkpoint_quota.h"
 #include "engine/checkpoint/checkpoint_store.h"
 #include "engine/exec/device_pool.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/plan/planning.h"
 #include "engine/serve/pipeline_builder.h"
 #include "tests/support/fake_clock.h"
@@ -187,6 +188,8 @@ class JournalledEngine {
   }
 
   UnsyncedDisk disk;
+  int64_t memory_bytes = int64_t{1} << 40;  // that the next life may reserve
+  int64_t reserved_bytes() const { return life_->memory.bytes(); }
   std::function<void()> before_action;  // of a training run; changed only while none runs
   std::function<void()> before_commit;  // of calls to the journal, on its thread; changed only while there is none
 
@@ -194,7 +197,8 @@ class JournalledEngine {
   // What goes with the process.
   struct Life {
     explicit Life(JournalledEngine& engine)
-        : timers(&engine.clock_),
+        : memory(engine.memory_bytes),
+          timers(&engine.clock_),
           handles({}, &engine.clock_, &timers),
           pool({{"cpu:0", {0}}, {"cpu:1", {0}}}, DevicePool::Mode::kThreads),
           checkpoints(CheckpointStore::Open(&engine.disk, &engine.clock_, "/state", &quota).value()) {
@@ -211,6 +215,7 @@ class JournalledEngine {
       options.clock = &engine.clock_;
       options.checkpoints = checkpoints.get();
       options.journal = &engine.setup_;
+      options.memory = &memory;
       options.hosting.journal_limits = engine.limits_;
       builder = std::make_unique<PipelineBuilder>(options);
     }
@@ -219,6 +224,7 @@ class JournalledEngine {
       handles.Close();
     }
 
+    MemoryLedger memory;
     TimerQueue timers;
     HandleStore handles;
     DevicePool pool;

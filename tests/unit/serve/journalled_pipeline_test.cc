@@ -284,6 +284,26 @@ TEST(JournalledPipeline, ASaveAfterAFailedSyncDoesNotMakeACallCountTwice) {
   }
 }
 
+TEST(JournalledPipeline, WhatIsMadeAgainIsNotRefusedWhereTheMemoryIsLessThanItWas) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  const int64_t standing = engine.reserved_bytes();
+  for (int i : {0, 4, 5, 6, 10}) ASSERT_TRUE(Work(&engine).Do(i).ok()) << i;  // with a save, a restore and a write
+  const NamedTensors state = engine.State();
+  engine.memory_bytes = standing;
+  engine.Crash();
+  ASSERT_EQ(engine.Begin(), absl::OkStatus());
+  EXPECT_EQ(engine.reserved_bytes(), standing) << "what the replay took is given back";
+  const auto restore = [&](StateCallback done) {
+    engine.hosted().RestoreCheckpoint(JournalledEngine::As("new"), "a", /*force=*/false, std::move(done));
+  };
+  EXPECT_EQ(ReasonOf(JournalledEngine::Wait(restore).status()), "HOST_MEMORY");
+  engine.End();
+  engine.memory_bytes = int64_t{1} << 40;
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_TRUE(Same(engine.State(), state));
+}
+
 TEST(JournalledPipeline, ASaveWaitsUntilTheOutcomesOfWhatItHoldsAreDurable) {
   JournalledEngine engine;
   absl::Notification go_on, held, release;

@@ -75,6 +75,15 @@ TEST_F(PipelineTableTest, RefusesTakenBadAndTooManyNames) {
   EXPECT_EQ(ReasonOf(Delete("c")), "PIPELINE_NOT_FOUND");
 }
 
+TEST_F(PipelineTableTest, ACallerHasAQuarterOfThePipelinesWhileAnotherHasSome) {
+  ASSERT_TRUE(Create("b", "fake", "", "bob").ok()) << "the first of a caller needs room only";
+  const absl::Status refused = Create("c").status();
+  EXPECT_EQ(ReasonOf(refused), "CALLER_QUOTA");
+  EXPECT_EQ(ValuesOf(refused)["limit_value"], "1") << "a quarter of three, rounded up";
+  ASSERT_TRUE(Delete("b").ok());
+  EXPECT_TRUE(Create("c").ok());
+}
+
 TEST_F(PipelineTableTest, APipelineThatCannotBeMadeLeavesNothing) {
   EXPECT_EQ(ReasonOf(Create("bad", "broken", "id").status()), "SPEC_INVALID");
   EXPECT_EQ(ReasonOf(table_->Get("bad").status()), "PIPELINE_NOT_FOUND");
@@ -86,11 +95,11 @@ TEST_F(PipelineTableTest, PipelinesTogetherStayWithinTheMemory) {
   const absl::Status refused = Create("b", "more", "id").status();
   EXPECT_EQ(ReasonOf(refused), "HOST_MEMORY");
   EXPECT_EQ(ValuesOf(refused)["pipeline"], "b");
-  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("50 are claimed (pipeline a 50) and 50 are left"));
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("held: pipelines (pipeline a, caller ann) 524288"));
   EXPECT_EQ(ReasonOf(table_->Get("b").status()), "PIPELINE_NOT_FOUND");
-  EXPECT_EQ(memory_.claimed_bytes(), 50) << "what is refused claims nothing";
+  EXPECT_EQ(memory_.bytes(), kMemory / 2) << "what is refused takes nothing";
   ASSERT_TRUE(Delete("a").ok());
-  EXPECT_EQ(memory_.claimed_bytes(), 0);
+  EXPECT_EQ(memory_.bytes(), 0);
   EXPECT_TRUE(Create("b", "more", "id").ok()) << "the same request again";
 }
 
@@ -98,20 +107,20 @@ TEST_F(PipelineTableTest, WhatASearchForPlansPlacesIsClaimedToo) {
   ASSERT_TRUE(Create("a", "half").ok());
   absl::Status within, beyond;
   before_plan_ = [&](const Pipeline::Options& engine) {
-    within = engine.claim_memory(50);
-    beyond = engine.claim_memory(51);
+    within = engine.claim_memory(kMemory / 2);
+    beyond = engine.claim_memory(kMemory / 2 + 1);
   };
   EXPECT_EQ(AskForPlan("bob")->Reason(), "");
   EXPECT_TRUE(within.ok());
   EXPECT_EQ(ReasonOf(beyond), "HOST_MEMORY");
-  EXPECT_THAT(std::string(beyond.message()), ::testing::HasSubstr("pipeline a 50"));
+  EXPECT_THAT(std::string(beyond.message()), ::testing::HasSubstr("pipelines (pipeline a, caller ann) 524288"));
   ASSERT_TRUE(Delete("a").ok());  // behind the search's end
-  EXPECT_EQ(memory_.claimed_bytes(), 0);
+  EXPECT_EQ(memory_.bytes(), 0);
 }
 
 TEST_F(PipelineTableTest, AFailedCreationReturnsItsClaim) {
   EXPECT_EQ(ReasonOf(Create("bad", "broken").status()), "SPEC_INVALID");
-  EXPECT_EQ(memory_.claimed_bytes(), 0);
+  EXPECT_EQ(memory_.bytes(), 0);
 }
 
 TEST_F(PipelineTableTest, ARetryJoinsTheFirstAttempt) {
@@ -260,8 +269,8 @@ TEST_F(PipelineTableTest, WhatACreationMeasuresIsClaimedFromTheMemoryOfAll) {
   absl::Status more;
   before_create_ = [&](const Pipeline::Options& engine) {
     ASSERT_TRUE(engine.profile.claim_memory);
-    all = engine.profile.claim_memory(100);
-    more = engine.profile.claim_memory(101);
+    all = engine.profile.claim_memory(kMemory);
+    more = engine.profile.claim_memory(kMemory + 1);
     EXPECT_TRUE(engine.profile.claim_memory(0).ok());
   };
   EXPECT_TRUE(Create("other").ok());

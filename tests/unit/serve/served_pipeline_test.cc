@@ -1164,7 +1164,7 @@ TEST_F(ServedPipelineTest, ReadersOfTheSameGradientsShareOneCopy) {
   const auto first = Read(call).value();
   const auto again = Read(call).value();
   EXPECT_EQ(first->tensors[0].tensor.data_ptr(), again->tensors[0].tensor.data_ptr());
-  EXPECT_EQ(memory_.claimed_bytes(), 4) << "of one number";
+  EXPECT_EQ(memory_.BytesOf(MemoryClass::kSnapshots), 4) << "of one number";
   const auto weights = Read({}, false).value();
   EXPECT_NE(first->tensors[0].tensor.data_ptr(), weights->tensors[0].tensor.data_ptr());
   Settled(*gpt_->ForwardBackward(Caller(), Batch())->outcome);
@@ -1244,7 +1244,7 @@ TEST_F(ServedPipelineTest, ReadersOfOneStepShareOneCopyOfTheParameters) {
     EXPECT_EQ((*one)->tensors[0].tensor.data_ptr(), (*held[0])->tensors[0].tensor.data_ptr());
   }
   EXPECT_EQ(bytes(), 8) << "two numbers, once";
-  EXPECT_EQ(memory_.claimed_bytes(), 8);
+  EXPECT_EQ(memory_.BytesOf(MemoryClass::kSnapshots), 8);
   const auto step = [&] { Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome); };
   for (int i = 1; i < ParameterSnapshots::kMaxSnapshots; ++i) {
     step();
@@ -1262,8 +1262,8 @@ TEST_F(ServedPipelineTest, ReadersOfOneStepShareOneCopyOfTheParameters) {
   EXPECT_EQ((*read())->step, ParameterSnapshots::kMaxSnapshots);
   held.clear();
   EXPECT_EQ(bytes(), 0);
-  EXPECT_EQ(memory_.claimed_bytes(), 0);
-  const auto others = *memory_.Take("others", 93);
+  EXPECT_EQ(memory_.BytesOf(MemoryClass::kSnapshots), 0);
+  const auto others = *memory_.Take({}, kMemory - memory_.bytes() - 7);
   EXPECT_EQ(ReasonOf(read().status()), "HOST_MEMORY");
 }
 
