@@ -288,14 +288,15 @@ std::optional<CheckpointInfo> CallRunner::SavedBy(const Call& call, const std::s
   return same ? std::optional<CheckpointInfo>(*std::move(found)) : std::nullopt;
 }
 
-absl::StatusOr<CheckpointInfo> CallRunner::SaveState(const std::string& id, CheckpointPlace place) {
+absl::StatusOr<CheckpointInfo> CallRunner::SaveState(const std::string& id, CheckpointPlace place,
+                                                     const CancelToken* cancel) {
   PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
   return checkpoints_->Save(id,
                             {.step = pipeline_->step(),
                              .spec_digest = origin_.spec_digest,
                              .specification = Specification(),
                              .place = std::move(place)},
-                            state, {.beyond_quota = true, .replace = true});
+                            state, {.cancel = cancel, .beyond_quota = true, .replace = true});
 }
 
 void CallRunner::Rotate(int keep, const std::string& saved) const {

@@ -154,7 +154,7 @@ TEST_F(LastSaveTest, TheTableSavesAllAndNamesThoseThatFail) {
   const auto save_all = [this] {
     LastSaves all;
     absl::Notification done;
-    table_->SaveLast(NewToken(), [&](LastSaves saves) {
+    table_->SaveLast({}, NewToken(), [&](LastSaves saves) {
       all = std::move(saves);
       done.Notify();
     });
@@ -185,7 +185,7 @@ TEST_F(LastSaveTest, APipelineWhoseWorkDoesNotEndHoldsUpTheSaveOfNoOther) {
   const auto cancel = NewToken();
   LastSaves all;
   absl::Notification done;
-  table_->SaveLast(cancel, [&](LastSaves saves) {
+  table_->SaveLast({}, cancel, [&](LastSaves saves) {
     all = std::move(saves);
     done.Notify();
   });
@@ -235,7 +235,7 @@ TEST_F(LastSaveTest, TheTableSavesNothingThatIsBeingDeleted) {
   absl::Notification deleted;
   table_->Delete({.caller = "ann"}, "gpt", false, false, [&](const absl::Status&) { deleted.Notify(); });
   absl::Notification saved;
-  table_->SaveLast(NewToken(), [&](const LastSaves&) { saved.Notify(); });
+  table_->SaveLast({}, NewToken(), [&](const LastSaves&) { saved.Notify(); });
   EXPECT_TRUE(saved.HasBeenNotified()) << "it waits for no work of a pipeline that nobody wants";
   gpt_.reset();
   control_->Resume();
