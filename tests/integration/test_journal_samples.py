@@ -8,6 +8,7 @@ import sys
 import tarfile
 
 import penstock
+import penstock.session
 import pytest
 
 from conftest import QUICK_DRAIN
@@ -25,16 +26,18 @@ def test_there_is_a_sample() -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
-def test_a_start_from_a_sample_reaches_its_state(sample: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_start_from_a_sample_reaches_its_state(sample: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(penstock.session, "_session", sample_work.SESSION)
     expected = json.loads((sample / "expected.json").read_text())
     with tarfile.open(sample / "state.tar.gz") as archive:
         archive.extractall(tmp_path)
     daemon = Daemon(tmp_path, *QUICK_DRAIN)
     with daemon.running():
-        assert "calls of the journal made again" in daemon.log, "the sample has nothing to make again"
         with penstock.Client(daemon.address, "sampler") as client:
-            pipeline = client.pipeline(sample_work.PIPELINE)
-            assert pipeline.message.step == expected["step"]
-            assert sample_work.digest(pipeline) == expected["opened"]
-            sample_work.end(pipeline)
-            assert sample_work.digest(pipeline) == expected["ended"]
+            for name in sample_work.PIPELINES:
+                assert f'made again pipeline="{name}"' in daemon.log, "the sample has nothing to make again"
+                pipeline = client.pipeline(name)
+                assert pipeline.message.step == expected["step"]
+                assert sample_work.digest(pipeline) == expected["opened"][name]
+                sample_work.end(pipeline)
+                assert sample_work.digest(pipeline) == expected["ended"][name]

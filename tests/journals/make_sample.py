@@ -18,11 +18,12 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "integration"), str(HERE.parents[1] / "client/python")]
 
-import penstock  # noqa: E402
+import penstock.session  # noqa: E402
 import sample_work  # noqa: E402
 from daemon_process import Daemon  # noqa: E402
 
 MOST_BYTES = 300_000
+STEP = 3  # after begin()
 FLAGS = ("--drain-announce=0s", "--drain-checkpoint=0s", "--admin-listen=off")  # no save at the end
 
 
@@ -32,26 +33,30 @@ def without_times(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def make(folder: pathlib.Path) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        daemon = Daemon(pathlib.Path(place), *FLAGS)
-        with daemon.running(), penstock.Client(daemon.address, "sampler") as client:
-            pipeline = sample_work.create(client)
+def work(daemon: Daemon, through: bool) -> dict[str, str]:
+    """Does the work of the sample, or all of it; the digests of the pipelines."""
+    digests = {}
+    with daemon.running(), penstock.Client(daemon.address, "sampler") as client:
+        for name in sample_work.PIPELINES:
+            pipeline = sample_work.create(client, name)
             sample_work.begin(pipeline)
-            opened = sample_work.digest(pipeline)
-        # Another copy of the same work tells what the open accumulation leads to.
-        with tempfile.TemporaryDirectory() as other:
-            second = Daemon(pathlib.Path(other), *FLAGS)
-            with second.running(), penstock.Client(second.address, "sampler") as client:
-                pipeline = sample_work.create(client)
-                sample_work.begin(pipeline)
+            if through:
                 sample_work.end(pipeline)
-                ended = sample_work.digest(pipeline)
+            digests[name] = sample_work.digest(pipeline)
+    return digests
+
+
+def make(folder: pathlib.Path) -> None:
+    penstock.session._session = sample_work.SESSION
+    with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory() as other:
+        daemon = Daemon(pathlib.Path(place), *FLAGS)
+        opened = work(daemon, through=False)
+        ended = work(Daemon(pathlib.Path(other), *FLAGS), through=True)
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(folder / "state.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as archive:
             archive.add(daemon.state_dir, "state", filter=without_times)
     version = subprocess.run([os.environ["PENSTOCKD"], "--version"], capture_output=True, text=True, check=True).stdout
-    expected = {"written_by": version.strip(), "step": 3, "opened": opened, "ended": ended}
+    expected = {"written_by": version.strip(), "step": STEP, "opened": opened, "ended": ended}
     (folder / "expected.json").write_text(json.dumps(expected, indent=2) + "\n")
     size = (folder / "state.tar.gz").stat().st_size
     assert size < MOST_BYTES, f"{size} bytes: at most {MOST_BYTES}"
