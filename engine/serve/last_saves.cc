@@ -72,12 +72,14 @@ class LastSaveRun : public std::enable_shared_from_this<LastSaveRun> {
   void OnEnd(size_t i, const absl::Status& saved) {
     const bool keeps_journal = save_.empty_journal && !pipelines_[i]->life().empty();
     if (keeps_journal && !saved.ok()) {
-      LogError("the journal is not empty: the next start makes its calls again",
-               {{"pipeline", names_[i]}, {"reason", ReasonOf(saved)}, {"error", std::string(saved.message())}});
+      Guarded("the log of a last save", [&] {
+        LogError("the journal is not empty: the next start makes its calls again",
+                 {{"pipeline", names_[i]}, {"reason", ReasonOf(saved)}, {"error", std::string(saved.message())}});
+      }).IgnoreError();
     }
     {
       absl::MutexLock lock(&mu_);
-      if (!saved.ok()) (keeps_journal ? saves_.unemptied : saves_.failed).push_back(names_[i]);
+      if (!saved.ok()) (keeps_journal ? saves_.unemptied : saves_.failed).push_back(std::move(names_[i]));
       if (--left_ > 0) return;
     }
     done_(std::move(saves_));  // nobody else is left

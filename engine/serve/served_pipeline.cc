@@ -225,8 +225,10 @@ absl::StatusOr<bool> ServedPipeline::EnqueueLastSave(const LastSave& save, const
   call->join->callbacks.push_back([done, empties, name = options_.name](const absl::StatusOr<StateAnswer>& answer) {
     if (!answer.ok()) return done(answer.status());
     if (empties) {
-      LogInfo("the journal is empty: the next start makes no call again",
-              {{"pipeline", name}, {"calls", std::to_string(answer->compacted.calls)}});
+      Guarded("the log of a last save", [&] {
+        LogInfo("the journal is empty: the next start makes no call again",
+                {{"pipeline", name}, {"calls", std::to_string(answer->compacted.calls)}});
+      }).IgnoreError();
     }
     done(answer->checkpoint.id.empty() ? std::nullopt : std::make_optional(answer->checkpoint));
   });
