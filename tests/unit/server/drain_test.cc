@@ -180,8 +180,10 @@ TEST_F(DrainTest, AnAbortWhileItSavesGivesTheSaveUpAndWaitsForItsEnd) {
       done({.failed = {"gpt"}});
     });
   };
+  const int64_t warnings = LoggedLines(LogLevel::kWarning);
   EXPECT_EQ(Run(), DrainEnd::kAborted);
   EXPECT_EQ(said_, (Words{"finish", "save", "save ends", "resume"}));
+  EXPECT_EQ(LoggedLines(LogLevel::kWarning), warnings) << "it is not given up by its time";
 }
 
 TEST_F(DrainTest, WhatIsCutShortCantBeAborted) {
