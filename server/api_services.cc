@@ -12,7 +12,7 @@ namespace penstock {
 
 ApiServices::ApiServices(const Parts& parts) {
   const ServiceEnvironment& environment = parts.environment;
-  Add<AdminServiceImpl>(v1::AdminService::service_full_name(), environment.authenticator, parts.info);
+  Add<AdminServiceImpl>(v1::AdminService::service_full_name(), environment.authenticator, parts.info, parts.drain);
   handles_ = Add<HandleServiceImpl>(v1::HandleService::service_full_name(), environment);
   insight_ = Add<InsightServiceImpl>(v1::InsightService::service_full_name(), environment, parts.trace_jobs);
   Add<JournalServiceImpl>(v1::JournalService::service_full_name(), environment, parts.journals);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "penstock/v1/admin.pb.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/services/health_service.h"
@@ -32,6 +33,7 @@ class ApiServices {
     JournalParts journals = {};
     ModelParts models;
     std::function<v1::ServerInfo()> info;
+    std::function<absl::StatusOr<v1::DrainState>(const v1::DrainRequest&)> drain;
     InferenceServiceImpl::Options inference;
   };
 

@@ -38,6 +38,7 @@
 #include "server/api_services.h"
 #include "server/audit/audit_log.h"
 #include "server/credential_files.h"
+#include "server/drain_calls.h"
 #include "server/folder_checks.h"
 #include "server/http/http_server.h"
 #include "server/journals.h"
@@ -150,8 +151,12 @@ absl::Status CheckOptions(const DaemonOptions& options) {
 // The parts in the order in which they are made; they go in the opposite one.
 class Daemon::Parts {
  public:
-  Parts(const DaemonOptions& options, Clock* clock)
-      : options_(options), clock_(clock), registry_(clock, options.trace_ring_events), page_tokens_(clock) {}
+  Parts(const DaemonOptions& options, Clock* clock, DrainControl* drains)
+      : options_(options),
+        clock_(clock),
+        drains_(drains),
+        registry_(clock, options.trace_ring_events),
+        page_tokens_(clock) {}
   ~Parts() { Close(absl::ZeroDuration()); }
 
   absl::Status Start(const std::function<bool()>& interrupted) {
@@ -175,17 +180,19 @@ class Daemon::Parts {
     return absl::OkStatus();
   }
 
-  DrainEnd Drain(DrainSignal* signal) {
-    return RunDrain({.announce = options_.drain_announce,
-                     .finish = options_.drain_finish,
-                     .checkpoint = options_.drain_checkpoint,
-                     .close = options_.drain_close,
-                     .lifecycle = &lifecycle_,
-                     .finish_work = [this](auto done) { pipelines_->Drain(std::move(done)); },
-                     .save = [this](auto cancel, auto done) { pipelines_->SaveLast(cancel, std::move(done)); },
-                     .calls_started = [this] { return CallsStarted(registry_.server()); },
-                     .close_all = [this](absl::Duration patience) { Close(patience); }},
-                    signal);
+  DrainEnd Drain(const std::shared_ptr<DrainSignal>& signal) {
+    return RunDrain(
+        {.announce = options_.drain_announce,
+         .finish = options_.drain_finish,
+         .checkpoint = options_.drain_checkpoint,
+         .close = options_.drain_close,
+         .lifecycle = &lifecycle_,
+         .finish_work = [this](auto done) { pipelines_->Drain(std::move(done)); },
+         .save = [this](auto save, auto cancel, auto done) { pipelines_->SaveLast(save, cancel, std::move(done)); },
+         .resume = [this] { pipelines_->Resume(); },
+         .calls_started = [this] { return CallsStarted(registry_.server()); },
+         .close_all = [this](absl::Duration patience) { Close(patience); }},
+        signal);
   }
 
   const std::string& api_address() const { return api_->address(); }
@@ -213,7 +220,7 @@ class Daemon::Parts {
     const auto over = std::make_shared<absl::Notification>();
     PENSTOCK_RETURN_IF_ERROR(pipelines_->Recover([over] { over->Notify(); }));
     while (!over->WaitForNotificationWithTimeout(kInterruptInterval)) {
-      if (interrupted == nullptr || !interrupted()) continue;
+      if (!drains_->asked().has_value() && (interrupted == nullptr || !interrupted())) continue;
       return absl::CancelledError("interrupted while the calls of the journal were made again");
     }
     return absl::OkStatus();
@@ -362,6 +369,7 @@ class Daemon::Parts {
         .models =
             {.root = models_.get(), .jobs = model_jobs_.get(), .reads = model_reads_.get(), .uploads = uploads_.get()},
         .info = [this] { return Info(); },
+        .drain = [this](const v1::DrainRequest& request) { return ServeDrain(request, DescribeEnd(), drains_); },
         .inference = {.version = PENSTOCK_VERSION,
                       .ready = [this] { return lifecycle_.state() == LifecycleState::kReady; }}});
     PENSTOCK_RETURN_IF_ERROR(CheckMethodRoles(services_->names()));
@@ -486,14 +494,27 @@ class Daemon::Parts {
   v1::ServerInfo Info() const {
     // A call may come in before the listeners are stored; the lifecycle's lock orders the two.
     const bool listening = lifecycle_.state() != LifecycleState::kStarting;
-    return DescribeServer({.options = &options_,
-                           .epoch = epoch_,
-                           .start_time = start_time_,
-                           .devices = &devices_->devices(),
-                           .handles = handles_.get(),
-                           .api_address = listening ? api_->address() : "",
-                           .metrics_address = listening ? metrics_address() : "",
-                           .state = NameOf(lifecycle_.state())});
+    v1::ServerInfo info = DescribeServer({.options = &options_,
+                                          .epoch = epoch_,
+                                          .start_time = start_time_,
+                                          .devices = &devices_->devices(),
+                                          .handles = handles_.get(),
+                                          .api_address = listening ? api_->address() : "",
+                                          .metrics_address = listening ? metrics_address() : "",
+                                          .state = NameOf(lifecycle_.state())});
+    if (v1::DrainState drain = DescribeDrain(*drains_, DescribeEnd()); drain.has_deadline()) {
+      *info.mutable_drain() = std::move(drain);
+    }
+    return info;
+  }
+
+  DrainFacts DescribeEnd() const {
+    return {.starting = lifecycle_.state() == LifecycleState::kStarting,
+            .saves = options_.drain_checkpoint > absl::ZeroDuration(),
+            .longest =
+                options_.drain_announce + options_.drain_finish + options_.drain_checkpoint + 2 * options_.drain_close,
+            .calls_left = admission_->in_flight(),
+            .check_journals = [this] { return pipelines_->CheckEmptyJournals(); }};
   }
 
   // Ends calls, then work, then results. Safe to call twice.
@@ -522,6 +543,7 @@ class Daemon::Parts {
 
   const DaemonOptions options_;
   Clock* const clock_;
+  DrainControl* const drains_;
   const absl::Time start_time_ = absl::Now();
   std::unique_ptr<StateLock> state_lock_;
   Epoch epoch_;
@@ -559,9 +581,9 @@ class Daemon::Parts {
   std::string admin_address_;  // set before readiness; pages ask for it while they end
 };
 
-absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock,
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& options, Clock* clock, DrainControl* drains,
                                                        const std::function<bool()>& interrupted) {
-  auto parts = std::make_unique<Parts>(options, clock);
+  auto parts = std::make_unique<Parts>(options, clock, drains);
   PENSTOCK_RETURN_IF_ERROR(parts->Start(interrupted));
   return std::unique_ptr<Daemon>(new Daemon(std::move(parts)));
 }
@@ -569,7 +591,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const DaemonOptions& opti
 Daemon::Daemon(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Daemon::~Daemon() = default;
 
-DrainEnd Daemon::Drain(DrainSignal* signal) { return parts_->Drain(signal); }
+DrainEnd Daemon::Drain(const std::shared_ptr<DrainSignal>& signal) { return parts_->Drain(signal); }
 const std::string& Daemon::api_address() const { return parts_->api_address(); }
 std::string Daemon::metrics_address() const { return parts_->metrics_address(); }
 std::string Daemon::admin_address() const { return parts_->admin_address(); }

@@ -9,7 +9,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 
 namespace penstock {
 
@@ -18,13 +17,13 @@ enum class LifecycleState { kStarting, kReady, kAnnouncing, kRefusing, kClosing,
 inline constexpr int kLifecycleStateCount = 6;
 
 // What may follow what; a test reads it. Any state but the last may be followed by kClosing: a start
-// that fails, a second signal.
+// that fails, a second signal. An abort of the drain leads back to kReady.
 inline constexpr std::array<std::array<bool, kLifecycleStateCount>, kLifecycleStateCount> kLifecycleTransitions = {{
     // to: starting ready announcing refusing closing stopped
     {{false, true, false, false, true, false}},   // starting
     {{false, false, true, false, true, false}},   // ready
-    {{false, false, false, true, true, false}},   // announcing
-    {{false, false, false, false, true, false}},  // refusing
+    {{false, true, false, true, true, false}},    // announcing
+    {{false, true, false, false, true, false}},   // refusing
     {{false, false, false, false, false, true}},  // closing
     {{false, false, false, false, false, false}}  // stopped
 }};
@@ -52,43 +51,6 @@ class Lifecycle {
 
   mutable absl::Mutex mu_;
   LifecycleState state_ ABSL_GUARDED_BY(mu_) = LifecycleState::kStarting;
-};
-
-// Lets the drain wait for what comes first: its time, the end of the work or of the save, or an operator in a hurry.
-//
-// Threads:   Any.
-class DrainSignal {
- public:
-  // A second signal: skip to the end.
-  void Hurry() ABSL_LOCKS_EXCLUDED(mu_);
-  // All accepted work has ended.
-  void WorkEnded() ABSL_LOCKS_EXCLUDED(mu_);
-
-  // The last save has ended, and whether the state is safe.
-  void SaveEnded(bool saved) ABSL_LOCKS_EXCLUDED(mu_);
-
-  bool hurried() const ABSL_LOCKS_EXCLUDED(mu_);
-  bool work_ended() const ABSL_LOCKS_EXCLUDED(mu_);
-  bool save_ended() const ABSL_LOCKS_EXCLUDED(mu_);
-  bool saved() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits for `time`, or until someone is in a hurry.
-  void AwaitTime(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until the work has ended, at most `time`, or until someone is in a hurry.
-  void AwaitWork(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until the save has ended, at most `time`, or until someone is in a hurry.
-  void AwaitSave(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
-  // The same, but an operator in a hurry does not end the wait: the save has been given up.
-  void AwaitSaveInAnyCase(absl::Duration time) ABSL_LOCKS_EXCLUDED(mu_);
-
- private:
-  bool WorkEndedOrHurried() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return work_ended_ || hurried_; }
-  bool SaveEndedOrHurried() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return save_ended_ || hurried_; }
-
-  mutable absl::Mutex mu_;
-  bool hurried_ ABSL_GUARDED_BY(mu_) = false;
-  bool work_ended_ ABSL_GUARDED_BY(mu_) = false;
-  bool save_ended_ ABSL_GUARDED_BY(mu_) = false;
-  bool saved_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace penstock

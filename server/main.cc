@@ -1,4 +1,4 @@
-// penstockd: reads its settings, starts the daemon, and drains it when a signal says so.
+// penstockd: reads its settings, starts the daemon, and drains it when a signal or a caller says so.
 
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/grpc.h>
@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@
 #include "engine/own_layers/load_library.h"
 #include "server/daemon.h"
 #include "server/daemon_options.h"
+#include "server/drain_control.h"
 #include "server/metrics/metrics_page.h"
 #include "server/service_manager.h"
 
@@ -57,6 +59,9 @@ std::map<std::string, std::string> Environment() {
   return variables;
 }
 
+// Wakes the main thread when a caller asks for a drain; by itself it asks for nothing.
+constexpr int kWakeSignal = SIGUSR1;
+
 // The signals that end the daemon, blocked in every thread: they are waited for, not caught.
 sigset_t BlockEndSignals() {
   signal(SIGPIPE, SIG_IGN);  // a peer that closes during a write is that call's error
@@ -64,7 +69,9 @@ sigset_t BlockEndSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  sigset_t blocked = signals;
+  sigaddset(&blocked, kWakeSignal);
+  pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
   return signals;
 }
 
@@ -122,43 +129,69 @@ class Feeder {
 // How long the end takes at most after a second signal: what is being measured or computed may take hours.
 constexpr absl::Duration kHurriedClose = absl::Seconds(5);
 
-// Waits for a signal, then drains; a second signal makes the drain hurry, a third waits for nothing.
-// `drain` outlives the daemon, whose threads may still tell it that work has ended.
-int ServeUntilSignal(penstock::Daemon* daemon, penstock::DrainSignal* drain, const sigset_t& signals,
-                     const penstock::ServiceManager& manager) {
-  manager.Tell("READY=1\nSTATUS=serving on " + daemon->api_address());
-  Feeder feeder(daemon, &manager);
-  int number = 0;
-  while (number == 0) number = AwaitSignal(signals, std::max(absl::Milliseconds(1), feeder.Feed()));
-  penstock::LogInfo("draining", {{"signal", number == SIGTERM ? "TERM" : "INT"}});
-  manager.Tell("STOPPING=1\nSTATUS=draining: finishing the accepted work");
+// Runs one drain, which a second signal makes hurry, and a third waits for nothing. `signalled`: whether a signal has
+// asked for it; one that comes later joins what a caller has asked for, and then nobody can abort it.
+penstock::DrainEnd DrainOnce(penstock::Daemon* daemon, const std::shared_ptr<penstock::DrainSignal>& drain,
+                             const sigset_t& signals, const penstock::ServiceManager& manager, Feeder* feeder,
+                             std::atomic<bool>* signalled) {
   std::atomic<bool> over = false;
   penstock::Thread second("ps-signal", [&] {
     int64_t latest = std::numeric_limits<int64_t>::max();
     while (!over) {
-      feeder.Feed();
-      const bool signalled = AwaitSignal(signals, absl::Milliseconds(50)) > 0;
+      feeder->Feed();
+      const bool came = AwaitSignal(signals, absl::Milliseconds(50)) > 0;
       const int64_t now = penstock::RealClock()->NowNanos();
-      if (now >= latest || (signalled && drain->hurried())) {
-        penstock::LogError("ending by force", {{"after", signalled ? "a third signal" : "a close that does not end"}});
+      if (now >= latest || (came && drain->hurried())) {
+        penstock::LogError("ending by force", {{"after", came ? "a third signal" : "a close that does not end"}});
         EndByForce();
       }
-      if (!signalled) continue;
+      if (!came) continue;
+      if (!signalled->exchange(true)) {
+        penstock::LogInfo("a signal asks for the drain, too");
+        manager.Tell("STOPPING=1");
+        drain->MakeFinal();
+        continue;
+      }
       penstock::LogWarning("second signal: closing at once");
       drain->Hurry();
       latest = now + absl::ToInt64Nanoseconds(kHurriedClose);
     }
   });
   const absl::Cleanup stop = [&] { over = true; };
-  const penstock::DrainEnd end = daemon->Drain(drain);
-  if (end == penstock::DrainEnd::kHangs) {
+  return daemon->Drain(drain);
+}
+
+// Serves until a signal or a caller asks for the end, and drains; after an abort it serves on.
+int ServeUntilDrained(penstock::Daemon* daemon, penstock::DrainControl* drains, const sigset_t& signals,
+                      const penstock::ServiceManager& manager) {
+  using penstock::DrainEnd;
+  sigset_t waking = signals;
+  sigaddset(&waking, kWakeSignal);
+  Feeder feeder(daemon, &manager);
+  std::atomic<bool> signalled = false;
+  DrainEnd end = DrainEnd::kAborted;
+  while (end == DrainEnd::kAborted) {
+    manager.Tell("READY=1\nSTATUS=serving on " + daemon->api_address());
+    while (!signalled && !drains->asked().has_value()) {
+      const int number = AwaitSignal(waking, std::max(absl::Milliseconds(1), feeder.Feed()));
+      signalled = number == SIGTERM || number == SIGINT;
+    }
+    if (signalled) drains->Ask({.final = true}).IgnoreError();  // it may hurry on its own thread
+    const std::shared_ptr<penstock::DrainSignal> drain = drains->asked()->signal;
+    penstock::LogInfo("draining", {{"by", signalled ? "a signal" : "a call"},
+                                   {"for_upgrade", drain->view().for_upgrade ? "true" : "false"}});
+    manager.Tell(std::string(signalled ? "STOPPING=1\n" : "") + "STATUS=draining: finishing the accepted work");
+    end = DrainOnce(daemon, drain, signals, manager, &feeder, &signalled);
+    if (end != DrainEnd::kAborted) break;
+    drains->Forget();
+    penstock::LogInfo("the drain was aborted: serving on");
+  }
+  if (end == DrainEnd::kHangs) {
     // Nobody can wait for a thread whose disk does not answer; what is on the disk is whole at any time.
     penstock::LogError("ending by force: a checkpoint is neither saved nor given up");
     EndByForce();
   }
-  over = true;
-  second.Join();
-  return end == penstock::DrainEnd::kWhole ? 0 : kFailed;
+  return end == DrainEnd::kWhole ? 0 : kFailed;
 }
 
 int Run(int count, char** values) {
@@ -197,8 +230,8 @@ int Run(int count, char** values) {
   grpc_init();
   int code;
   {
-    DrainSignal drain;
-    auto daemon = Daemon::Create(line->options, RealClock(), [&signals] { return EndIsAskedFor(signals); });
+    DrainControl drains([] { kill(getpid(), kWakeSignal); });
+    auto daemon = Daemon::Create(line->options, RealClock(), &drains, [&signals] { return EndIsAskedFor(signals); });
     if (absl::IsCancelled(daemon.status())) {  // nothing was accepted, and what is on the disk is whole
       LogInfo("stopped while it started");
       FlushLog(kLogPatience);
@@ -211,7 +244,7 @@ int Run(int count, char** values) {
       FlushLog(kLogPatience);
       return daemon.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
     }
-    code = ServeUntilSignal(daemon->get(), &drain, signals, ServiceManager::FromEnvironment(Environment(), getpid()));
+    code = ServeUntilDrained(daemon->get(), &drains, signals, ServiceManager::FromEnvironment(Environment(), getpid()));
   }
   LogInfo("stopped", {{"exit", std::to_string(code)}});
   FlushLog(kLogPatience);

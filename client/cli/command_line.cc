@@ -232,6 +232,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
   AddTopCommand(table);
   AddBenchCommand(table);
   AddHealthCommand(table);
+  AddDrainCommand(table);
   AddConfigCommand(table);
   AddDoctorCommand(table);
   AddCompletionCommand(table);

@@ -70,6 +70,7 @@ void AddTraceCommand(CommandTable& table);
 void AddTopCommand(CommandTable& table);
 void AddBenchCommand(CommandTable& table);
 void AddHealthCommand(CommandTable& table);
+void AddDrainCommand(CommandTable& table);
 void AddConfigCommand(CommandTable& table);
 void AddDoctorCommand(CommandTable& table);
 void AddCompletionCommand(CommandTable& table);

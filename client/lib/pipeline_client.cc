@@ -84,6 +84,10 @@ absl::StatusOr<v1::ServerInfo> PipelineClient::GetServerInfo() {
   return Call(stubs_->admin, &v1::AdminService::Stub::GetServerInfo, v1::GetServerInfoRequest());
 }
 
+absl::StatusOr<v1::DrainState> PipelineClient::Drain(const v1::DrainRequest& request) {
+  return Call(stubs_->admin, &v1::AdminService::Stub::Drain, request);
+}
+
 absl::StatusOr<Health> PipelineClient::CheckHealth(const std::string& service) {
   grpc::health::v1::HealthCheckRequest request;
   request.set_service(service);

@@ -143,6 +143,7 @@ class PipelineClient {
 
   // The daemon.
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
+  absl::StatusOr<v1::DrainState> Drain(const v1::DrainRequest& request);
   absl::StatusOr<Health> CheckHealth(const std::string& service);
 
   void CancelCalls();

@@ -17,6 +17,15 @@ namespace {
 
 constexpr char kPrefix[] = "auto-";
 
+absl::Status OpenState() {
+  return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_OPEN",
+               "gradients or graphs that no checkpoint holds are open");
+}
+
+absl::Status BeingCopied() {
+  return Error(absl::StatusCode::kFailedPrecondition, "JOURNAL_BUSY", "the journal is being copied");
+}
+
 }  // namespace
 
 std::string AutomaticCheckpoints::IdOf(int64_t sequence) { return absl::StrCat(kPrefix, sequence); }
@@ -54,7 +63,7 @@ void AutomaticCheckpoints::After(const Call& call) {
   const PipelineJournal::ReplaySize size = journal_->journal().replay_size();
   if (!restored_ && size.bytes < limits_.replay_bytes && size.run_nanos < limits_.replay_nanos) return;
   const absl::Status saved =
-      SaveAndCut([name = name_](const absl::Status& cut) {
+      SaveAndCut(nullptr, [name = name_](const absl::Status& cut) {
         if (cut.ok()) return;
         LogWarning("the journal could not be cut",
                    {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
@@ -64,17 +73,27 @@ void AutomaticCheckpoints::After(const Call& call) {
              {{"pipeline", name_}, {"reason", ReasonOf(saved)}, {"error", std::string(saved.message())}});
 }
 
-absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::Compact() {
+absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::Compact(const CancelToken* cancel) {
   if (journal_->journal().replay_size().rows == 0) return Compacted();
   absl::Status cut;
   absl::Notification over;
-  PENSTOCK_ASSIGN_OR_RETURN(Compacted compacted, SaveAndCut([&](const absl::Status& status) {
+  PENSTOCK_ASSIGN_OR_RETURN(Compacted compacted, SaveAndCut(cancel, [&](const absl::Status& status) {
                               cut = status;
                               over.Notify();
                             }));
   over.WaitForNotification();
   PENSTOCK_RETURN_IF_ERROR(cut);
   return compacted;
+}
+
+absl::Status AutomaticCheckpoints::CheckCompact() const {
+  PENSTOCK_RETURN_IF_ERROR(journal_->health());
+  {
+    absl::MutexLock lock(&calls_->mu);
+    if (!calls_->training.at_boundary()) return OpenState();
+  }
+  absl::MutexLock lock(&held_mu_);
+  return holds_ > 0 ? BeingCopied() : absl::OkStatus();
 }
 
 void AutomaticCheckpoints::Hold() {
@@ -92,23 +111,19 @@ void AutomaticCheckpoints::Release() {
   --holds_;
 }
 
-absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut(PipelineJournal::Done cut) {
+absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut(const CancelToken* cancel,
+                                                                                 PipelineJournal::Done cut) {
   int64_t sequence = 0;
   int64_t version = 0;
   {
     absl::MutexLock lock(&calls_->mu);
-    if (!calls_->training.at_boundary()) {
-      return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_OPEN",
-                   "gradients or graphs that no checkpoint holds are open");
-    }
+    if (!calls_->training.at_boundary()) return OpenState();
     sequence = calls_->training.ended_sequence();
     version = calls_->training.version();
   }
   {
     absl::MutexLock lock(&held_mu_);
-    if (holds_ > 0) {
-      return Error(absl::StatusCode::kFailedPrecondition, "JOURNAL_BUSY", "the journal is being copied");
-    }
+    if (holds_ > 0) return BeingCopied();
     saving_ = true;
   }
   const absl::Cleanup end = [this] {
@@ -118,7 +133,7 @@ absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut
   journal_->AwaitSettled();
   PENSTOCK_RETURN_IF_ERROR(journal_->health());
   Compacted compacted;
-  PENSTOCK_ASSIGN_OR_RETURN(compacted.checkpoint, SaveAs(sequence, version));
+  PENSTOCK_ASSIGN_OR_RETURN(compacted.checkpoint, SaveAs(sequence, version, cancel));
   restored_ = false;
   const PipelineJournal::ReplaySize gone = journal_->journal().replay_size(sequence);
   compacted.gone = {.calls = gone.rows, .bytes = gone.bytes};
@@ -127,11 +142,13 @@ absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut
   return compacted;
 }
 
-absl::StatusOr<CheckpointInfo> AutomaticCheckpoints::SaveAs(int64_t sequence, int64_t version) {
+absl::StatusOr<CheckpointInfo> AutomaticCheckpoints::SaveAs(int64_t sequence, int64_t version,
+                                                            const CancelToken* cancel) {
   PENSTOCK_ASSIGN_OR_RETURN(
       CheckpointInfo saved,
       runner_->SaveState(IdOf(sequence),
-                         {.life = life_, .sequence = sequence, .version = version, .whole = true, .automatic = true}));
+                         {.life = life_, .sequence = sequence, .version = version, .whole = true, .automatic = true},
+                         cancel));
   LogInfo("state saved for the journal",
           {{"pipeline", name_}, {"checkpoint", saved.id}, {"step", std::to_string(saved.step)}});
   return saved;

@@ -18,6 +18,8 @@
 
 namespace penstock {
 
+class CancelToken;
+
 // Saves a pipeline by itself, and takes from the journal what the checkpoint holds.
 //
 // Model:     Before the first call that changes the state, the state as it was made: weights never depend on how a build
@@ -63,7 +65,10 @@ class AutomaticCheckpoints {
     CompactedJournal gone;
     std::optional<CheckpointInfo> checkpoint;
   };
-  absl::StatusOr<Compacted> Compact() ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
+  // `cancel` gives the save up; null: nothing does.
+  absl::StatusOr<Compacted> Compact(const CancelToken* cancel) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
+  // What would keep Compact() from it now. Any thread.
+  absl::Status CheckCompact() const ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
 
   // While held, nothing goes from the journal, nor an automatic checkpoint: somebody copies them. Any thread; the first
   // waits for a save that has begun.
@@ -72,10 +77,11 @@ class AutomaticCheckpoints {
 
  private:
   // If the state allows it; for what follows, a replay has nothing to do. `cut`: comes when the calls have gone.
-  absl::StatusOr<Compacted> SaveAndCut(PipelineJournal::Done cut) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
+  absl::StatusOr<Compacted> SaveAndCut(const CancelToken* cancel, PipelineJournal::Done cut)
+      ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
   static bool HasOne(const CheckpointFolder& checkpoints, const std::string& life);
   absl::Status SaveBegin(int64_t sequence, int64_t version);
-  absl::StatusOr<CheckpointInfo> SaveAs(int64_t sequence, int64_t version);
+  absl::StatusOr<CheckpointInfo> SaveAs(int64_t sequence, int64_t version, const CancelToken* cancel = nullptr);
   static void RemoveBeyond(CheckpointFolder& checkpoints, const std::string& life, size_t kept);
 
   const std::string name_;
@@ -88,7 +94,7 @@ class AutomaticCheckpoints {
   bool begun_;             // there is one
   bool restored_ = false;  // a call that is not in a checkpoint has restored one
 
-  absl::Mutex held_mu_;
+  mutable absl::Mutex held_mu_;
   int holds_ ABSL_GUARDED_BY(held_mu_) = 0;
   bool saving_ ABSL_GUARDED_BY(held_mu_) = false;
 };

@@ -301,7 +301,8 @@ std::optional<CheckpointInfo> CallRunner::SavedBy(const Call& call, const std::s
   return same ? std::optional<CheckpointInfo>(*std::move(found)) : std::nullopt;
 }
 
-absl::StatusOr<CheckpointInfo> CallRunner::SaveState(const std::string& id, CheckpointPlace place) {
+absl::StatusOr<CheckpointInfo> CallRunner::SaveState(const std::string& id, CheckpointPlace place,
+                                                     const CancelToken* cancel) {
   const MemoryReservation held = TakeMemoryAnyway(memory_, {.kind = MemoryClass::kSnapshots, .pipeline = name_},
                                                   ByteSize(pipeline_->StateShapes()));
   PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
@@ -310,7 +311,7 @@ absl::StatusOr<CheckpointInfo> CallRunner::SaveState(const std::string& id, Chec
                              .spec_digest = origin_.spec_digest,
                              .specification = Specification(),
                              .place = std::move(place)},
-                            state, {.beyond_quota = true, .replace = true});
+                            state, {.cancel = cancel, .beyond_quota = true, .replace = true});
 }
 
 void CallRunner::Rotate(int keep, const std::string& saved) const {

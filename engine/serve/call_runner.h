@@ -64,7 +64,7 @@ class CallRunner {
   // A call of the training order. A failure has had no effect.
   absl::StatusOr<Executed> Run(Call& call);
   // Saves the state as it is, whatever the quota and in the place of any of that name. Between calls.
-  absl::StatusOr<CheckpointInfo> SaveState(const std::string& id, CheckpointPlace place);
+  absl::StatusOr<CheckpointInfo> SaveState(const std::string& id, CheckpointPlace place, const CancelToken* cancel);
   int64_t snapshot_bytes() const { return reader_.bytes(); }  // of copies that somebody reads
   // Starts an inference or evaluation; `done` comes once, as the pipeline's callbacks do.
   void StartInference(Call& call, std::function<void(absl::StatusOr<RunOutcome>)> done) const;

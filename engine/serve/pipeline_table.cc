@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -208,11 +209,10 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe
 absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, const RequestKey& key,
                                                        const std::string& payload_digest, PipelineRecipe recipe,
                                                        Planning* planning) {
-  bool draining = IsDraining();
   const std::string life = journal_ == nullptr ? "" : NewLife();
   // All that can fail, copies too, before the entry changes.
   absl::StatusOr<PipelineEntry> made = Guarded("the creation of a pipeline", [&]() -> absl::StatusOr<PipelineEntry> {
-    if (draining) return TableDraining();
+    if (IsDraining()) return TableDraining();
     PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry ready, Get(name));
     ready.planning = nullptr;
     ready.life = life;
@@ -236,7 +236,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
       SetState(entry, PipelineEntry::State::kReady);
       made->state = entry.state;
       made->version = entry.version;
-      draining = draining_;
+      if (draining_) made->pipeline->StopAccepting();  // it was made while the server began to stop
     } else {
       if (draining_) made = TableDraining();  // its planning was cut short
       entries_.erase(name);
@@ -250,7 +250,6 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
         {{"pipeline", name}, {"reason", ReasonOf(made.status())}, {"error", std::string(made.status().message())}});
     return WithValue(made.status(), "pipeline", name);
   }
-  if (draining) made->pipeline->StopAccepting();  // it was made while the server began to stop
   Guarded("the log of a new pipeline",
           [&] {  // it is made, whatever becomes of the line
             const Pipeline& engine = made->pipeline->pipeline();
@@ -360,8 +359,32 @@ void PipelineTable::Drain(std::function<void()> done) {
   one();
 }
 
-void PipelineTable::SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done) {
-  SaveAllLast(Live(/*deleting_too=*/false), std::move(cancel), std::move(done));  // nobody wants what is being deleted
+void PipelineTable::SaveLast(ServedPipeline::LastSave save, std::shared_ptr<CancelToken> cancel,
+                             std::function<void(LastSaves)> done) {
+  SaveAllLast(Live(/*deleting_too=*/false), save, std::move(cancel),
+              std::move(done));  // nobody wants what is being deleted
+}
+
+absl::Status PipelineTable::CheckEmptyJournals() const {
+  for (const PipelineEntry& entry : List("", std::numeric_limits<int>::max())) {
+    if (journal_ == nullptr || entry.state == PipelineEntry::State::kDeleting) continue;
+    absl::Status kept = entry.error;
+    if (kept.ok() && entry.pipeline != nullptr) kept = entry.pipeline->CheckEmptyJournal();
+    if (kept.ok()) continue;
+    return PipelineError(absl::StatusCode::kFailedPrecondition, ReasonOf(kept),
+                         absl::StrCat("the journal of pipeline ", entry.name, " can't be emptied: ", kept.message()),
+                         entry.name);
+  }
+  return absl::OkStatus();
+}
+
+void PipelineTable::Resume() {
+  absl::MutexLock lock(&mu_);
+  draining_ = false;
+  for (auto& [name, entry] : entries_) {
+    if (entry.state == PipelineEntry::State::kDraining) SetState(entry, PipelineEntry::State::kReady);
+    if (entry.pipeline != nullptr) entry.pipeline->Resume();
+  }
 }
 
 void PipelineTable::Close() {

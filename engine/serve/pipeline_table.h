@@ -61,7 +61,7 @@ struct PipelineEntry {
 //            disk, to look for an earlier attempt. Creation and deletion run on the
 //            table's threads, outside its lock, so other calls are served meanwhile, and neither waits for the other.
 //            Callbacks come on these threads and must not call Close().
-// Lifecycle: Drain(), then Close(), then destruction, before the handle store's.
+// Lifecycle: Drain(), perhaps Resume(), then Close(), then destruction, before the handle store's.
 // Fails:     ALREADY_EXISTS / PIPELINE_EXISTS; NOT_FOUND / PIPELINE_NOT_FOUND; FAILED_PRECONDITION /
 //            PIPELINE_NOT_READY while it is made or deleted, PIPELINE_IN_USE; UNAVAILABLE / DRAINING;
 //            RESOURCE_EXHAUSTED / CALLER_QUOTA beyond max_pipelines, or beyond a quarter of them while another
@@ -128,7 +128,14 @@ class PipelineTable {
   void Drain(std::function<void()> done);
 
   // After Drain(): saves what has changed, as SaveAllLast() does.
-  void SaveLast(std::shared_ptr<CancelToken> cancel, std::function<void(LastSaves)> done);
+  void SaveLast(ServedPipeline::LastSave save, std::shared_ptr<CancelToken> cancel,
+                std::function<void(LastSaves)> done);
+
+  // The first pipeline whose journal a last save could not empty, as things are: a FAILED one too. OK: none.
+  absl::Status CheckEmptyJournals() const;
+
+  // Ends a drain that cancelled nothing: all is as before Drain().
+  void Resume() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Stops every pipeline: cancels what has not started, waits for what runs. Joins the thread.
   void Close();

@@ -196,28 +196,41 @@ void ServedPipeline::DrainAs(State state, bool force, std::function<void()> done
   calls_.NotifyIfDrained();
 }
 
-void ServedPipeline::SaveLast(std::shared_ptr<CancelToken> cancel, LastSaveCallback done) {
-  Drain(/*force=*/true, [this, cancel = std::move(cancel), done = std::move(done)] {
-    const absl::StatusOr<bool> enqueued = Guarded("a last save", [&] { return EnqueueLastSave(cancel, done); });
+void ServedPipeline::Resume() {
+  absl::MutexLock lock(&calls_.mu);
+  if (calls_.state == State::kDraining) calls_.state = State::kReady;
+}
+
+void ServedPipeline::SaveLast(LastSave save, std::shared_ptr<CancelToken> cancel, LastSaveCallback done) {
+  Drain(save.force, [this, save, cancel = std::move(cancel), done = std::move(done)] {
+    const absl::StatusOr<bool> enqueued = Guarded("a last save", [&] { return EnqueueLastSave(save, cancel, done); });
     if (!enqueued.ok()) return done(enqueued.status());
     if (!*enqueued) done(std::nullopt);
   });
 }
 
-absl::StatusOr<bool> ServedPipeline::EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel,
+absl::StatusOr<bool> ServedPipeline::EnqueueLastSave(const LastSave& save, const std::shared_ptr<CancelToken>& cancel,
                                                      const LastSaveCallback& done) {
-  if (statistics().accumulating) {
+  const bool empties = save.empty_journal && journal_ != nullptr;
+  if (!empties && statistics().accumulating) {
     LogWarning("accumulated gradients are lost: they are in no checkpoint", {{"pipeline", options_.name}});
   }
   absl::MutexLock lock(&calls_.mu);
   if (calls_.stopping) return CancelledCall();
-  if (calls_.training.saved()) return false;
-  const auto call = std::make_shared<Call>(CallContext(), SaveCall{.last = true});
+  if (!empties && calls_.training.saved()) return false;
+  const auto call = empties ? std::make_shared<Call>(CallContext(), CompactCall())
+                            : std::make_shared<Call>(CallContext(), SaveCall{.last = true});
   call->cancel = cancel;
   call->join = std::make_shared<StateJoin>();
-  call->join->callbacks.push_back([done](const absl::StatusOr<StateAnswer>& answer) {
+  call->join->callbacks.push_back([done, empties, name = options_.name](const absl::StatusOr<StateAnswer>& answer) {
     if (!answer.ok()) return done(answer.status());
-    done(answer->checkpoint);
+    if (empties) {
+      Guarded("the log of a last save", [&] {
+        LogInfo("the journal is empty: the next start makes no call again",
+                {{"pipeline", name}, {"calls", std::to_string(answer->compacted.calls)}});
+      }).IgnoreError();
+    }
+    done(answer->checkpoint.id.empty() ? std::nullopt : std::make_optional(answer->checkpoint));
   });
   calls_.Of(call).inputs_ready = true;
   acceptor_.Enqueue(calls_, call);

@@ -224,7 +224,22 @@ class ServedPipeline {
   // changed since the last save or restore, as step-{n} or, if there is one, step-{n}-end. Returns nothing if there was
   // nothing to save. Accumulated gradients are in no checkpoint. `cancel` gives the save up.
   using LastSaveCallback = std::function<void(absl::StatusOr<std::optional<CheckpointInfo>>)>;
-  void SaveLast(std::shared_ptr<CancelToken> cancel, LastSaveCallback done) ABSL_LOCKS_EXCLUDED(calls_.mu);
+  struct LastSave {
+    bool force = true;           // false: nothing is cancelled, and Resume() may follow
+    bool empty_journal = false;  // with a journal: an automatic checkpoint instead, which empties it
+  };
+  void SaveLast(LastSave save, std::shared_ptr<CancelToken> cancel, LastSaveCallback done)
+      ABSL_LOCKS_EXCLUDED(calls_.mu);
+  void SaveLast(std::shared_ptr<CancelToken> cancel, LastSaveCallback done) {
+    SaveLast(LastSave(), std::move(cancel), std::move(done));
+  }
+  // What would keep a last save from emptying the journal, as things are; OK without a journal. Fails: as
+  // AutomaticCheckpoints::CheckCompact().
+  absl::Status CheckEmptyJournal() const {
+    return automatic_ == nullptr ? absl::OkStatus() : automatic_->CheckCompact();
+  }
+  // Ends a drain that cancelled nothing: new work is accepted again.
+  void Resume() ABSL_LOCKS_EXCLUDED(calls_.mu);
   // Cancels what has not started, waits for what runs, joins the threads. From no thread of its own.
   void Stop() ABSL_LOCKS_EXCLUDED(calls_.mu);
   // After Stop(): removes the checkpoints.
@@ -240,8 +255,8 @@ class ServedPipeline {
   void DrainAs(State state, bool force, std::function<void()> done) ABSL_LOCKS_EXCLUDED(calls_.mu);
 
   // Returns whether there is something to save; `done` is told of that later. An error comes without it.
-  absl::StatusOr<bool> EnqueueLastSave(const std::shared_ptr<CancelToken>& cancel, const LastSaveCallback& done)
-      ABSL_LOCKS_EXCLUDED(calls_.mu);
+  absl::StatusOr<bool> EnqueueLastSave(const LastSave& save, const std::shared_ptr<CancelToken>& cancel,
+                                       const LastSaveCallback& done) ABSL_LOCKS_EXCLUDED(calls_.mu);
 
   const Options options_;
   std::unique_ptr<Pipeline> pipeline_;

@@ -161,7 +161,7 @@ absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
   pipeline_->SetNextState(call.accepted.sequence);
   PENSTOCK_ASSIGN_OR_RETURN(Executed executed, runner_->Run(call));
   if (call.As<CompactCall>() != nullptr && automatic_ != nullptr) {
-    PENSTOCK_ASSIGN_OR_RETURN(AutomaticCheckpoints::Compacted compacted, automatic_->Compact());
+    PENSTOCK_ASSIGN_OR_RETURN(AutomaticCheckpoints::Compacted compacted, automatic_->Compact(call.cancel.get()));
     executed.compacted = compacted.gone;
     executed.checkpoint = std::move(compacted.checkpoint);
   }

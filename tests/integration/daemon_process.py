@@ -89,11 +89,15 @@ class Daemon:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
-    def start(self) -> None:
-        """Starts it and waits until it says that it is ready."""
+    def launch(self) -> None:
+        """Starts it and does not wait."""
         self.state_dir.mkdir(exist_ok=True)
         with open(self.log_path, "ab") as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def start(self) -> None:
+        """Starts it and waits until it says that it is ready."""
+        self.launch()
         deadline = time.monotonic() + START_SECONDS
         with grpc.insecure_channel(self.probe_address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             health = health_pb2_grpc.HealthStub(channel)

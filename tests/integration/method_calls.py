@@ -1,4 +1,4 @@
-"""Every method of the API: its least role, whether it changes something, and a call of it with an empty message."""
+"""Every method of the API: its least role, whether it changes something, and a harmless call of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import grpc
 from google.protobuf import descriptor_pb2
 from google.rpc import error_details_pb2, status_pb2
-from penstock.v1 import role_pb2
+from penstock.v1 import admin_pb2, role_pb2
 
 OURS = ("admin", "handle", "insight", "model", "pipeline", "state", "work")
 OTHERS = {
@@ -23,6 +23,8 @@ OTHERS = {
     "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": "viewer",
     "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "viewer",
 }
+# Where an empty message would do something: what does nothing.
+HARMLESS = {"penstock.v1.AdminService/Drain": admin_pb2.DrainRequest(abort=True).SerializeToString()}
 
 
 def _own() -> Iterator[tuple[str, descriptor_pb2.MethodOptions]]:
@@ -57,9 +59,9 @@ def reason_of(error: grpc.RpcError) -> str:
 
 
 def call(channel: grpc.Channel, method: str, token: str = "") -> tuple[grpc.StatusCode, str]:
-    """Code and reason of a call with an empty message; OK for a stream that goes on."""
+    """Code and reason of a call with an empty or harmless message; OK for a stream that goes on."""
     headers = (("authorization", f"Bearer {token}"),) if token else ()
-    stream = channel.stream_stream(f"/{method}")(iter([b""]), timeout=30, metadata=headers)
+    stream = channel.stream_stream(f"/{method}")(iter([HARMLESS.get(method, b"")]), timeout=30, metadata=headers)
     try:
         next(stream, None)
         return grpc.StatusCode.OK, ""

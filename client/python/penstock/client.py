@@ -97,6 +97,20 @@ class Client:
             "AdminService/GetServerInfo", admin_pb2.GetServerInfoRequest(), admin_pb2.ServerInfo
         )
 
+    def drain(self, *, for_upgrade: bool = False, abort: bool = False) -> admin_pb2.DrainState:
+        """Begins the end of the daemon, as SIGTERM does, and answers at once; again, it answers how far that is.
+
+        Args:
+            for_upgrade: each journal is emptied before the end, so that the next start makes no call again. A pipeline
+                that can't be saved whole is an error before anything begins.
+            abort: ends a drain instead: the daemon serves on. DRAIN_FINAL once that is not possible any more.
+        """
+        return self._connection.unary(
+            "AdminService/Drain",
+            admin_pb2.DrainRequest(for_upgrade=for_upgrade, abort=abort),
+            admin_pb2.DrainState,
+        )
+
     def create_pipeline(
         self,
         name: str,

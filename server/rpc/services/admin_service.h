@@ -4,19 +4,22 @@
 
 #include <functional>
 
+#include "absl/status/statusor.h"
 #include "penstock/v1/admin_service.grpc.pb.h"
 #include "server/rpc/method_gate.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
 
-// Returns what the daemon is and what it holds.
+// Returns what the daemon is and what it holds, and ends it.
 //
-// Threads:   gRPC's callback threads; the closure must not block.
-class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_GetServerInfo<v1::AdminService::Service> {
+// Threads:   gRPC's callback threads; the closures must not block.
+class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_GetServerInfo<
+                                   v1::AdminService::WithRawCallbackMethod_Drain<v1::AdminService::Service>> {
  public:
-  AdminServiceImpl(const Authenticator* authenticator, std::function<v1::ServerInfo()> info)
-      : gate_(authenticator, v1::AdminService::service_full_name()), info_(std::move(info)) {}
+  using DrainFunction = std::function<absl::StatusOr<v1::DrainState>(const v1::DrainRequest&)>;
+  AdminServiceImpl(const Authenticator* authenticator, std::function<v1::ServerInfo()> info, DrainFunction drain)
+      : gate_(authenticator, v1::AdminService::service_full_name()), info_(std::move(info)), drain_(std::move(drain)) {}
 
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override {
@@ -25,9 +28,17 @@ class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_Ge
                                                                 [this](const auto& call) { call->Reply(info_()); });
   }
 
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override {
+    return ServeUnary<v1::DrainRequest, v1::DrainState>(
+        gate_.Of("Drain"), context, request, response, kControlMessageBytes,
+        [this](const auto& call) { call->Answer(drain_(call->request())); });
+  }
+
  private:
   const ServiceGate gate_;
   const std::function<v1::ServerInfo()> info_;
+  const DrainFunction drain_;
 };
 
 }  // namespace penstock

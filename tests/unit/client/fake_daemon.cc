@@ -684,6 +684,16 @@ struct FakeDaemon::Services {
 
   struct Admin : v1::AdminService::Service {
     explicit Admin(FakeDaemon* d) : daemon(d) {}
+    grpc::Status Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
+                       v1::DrainState* response) override {
+      if (auto s = daemon->Enter(context, "Drain"); !s.ok()) return s;
+      if (request->abort()) return grpc::Status::OK;
+      response->set_phase(v1::DRAIN_PHASE_FINISH);
+      response->set_for_upgrade(request->for_upgrade());
+      response->set_calls_left(2);
+      response->mutable_deadline()->set_seconds(60);
+      return grpc::Status::OK;
+    }
     grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest*,
                                v1::ServerInfo* response) override {
       if (auto s = daemon->Enter(context, "GetServerInfo"); !s.ok()) return s;

@@ -154,7 +154,7 @@ TEST_F(LastSaveTest, TheTableSavesAllAndNamesThoseThatFail) {
   const auto save_all = [this] {
     LastSaves all;
     absl::Notification done;
-    table_->SaveLast(NewToken(), [&](LastSaves saves) {
+    table_->SaveLast({}, NewToken(), [&](LastSaves saves) {
       all = std::move(saves);
       done.Notify();
     });
@@ -174,6 +174,46 @@ TEST_F(LastSaveTest, TheTableSavesAllAndNamesThoseThatFail) {
   EXPECT_EQ(saved(), 2) << "nothing has changed since";
 }
 
+TEST_F(LastSaveTest, AfterADrainThatWasAbortedAllGoesOn) {
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  absl::Notification idle, saved;
+  table_->Drain([&] { idle.Notify(); });
+  idle.WaitForNotification();
+  table_->SaveLast({.force = false}, NewToken(), [&](const LastSaves&) { saved.Notify(); });
+  saved.WaitForNotification();
+  EXPECT_EQ(ReasonOf(gpt_->TrainStep(Caller(), Batch(), {}).status()), "DRAINING");
+  EXPECT_EQ(ReasonOf(Create("mlp").status()), "DRAINING");
+  table_->Resume();
+  EXPECT_EQ(table_->Get("gpt")->state, PipelineEntry::State::kReady);
+  EXPECT_EQ(Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome).state, HandleState::kReady);
+  EXPECT_TRUE(Create("mlp").ok());
+}
+
+TEST_F(LastSaveTest, OneWithoutForceCancelsNothing) {
+  control_->Hold();
+  const Accepted running = *gpt_->TrainStep(Caller(), Batch(), {});
+  control_->AwaitHeld();
+  const Accepted waiting = *gpt_->TrainStep(Caller(), Batch(), {});
+  absl::Notification saved;
+  table_->SaveLast({.force = false}, NewToken(), [&](const LastSaves&) { saved.Notify(); });
+  control_->Resume();
+  saved.WaitForNotification();
+  EXPECT_EQ(Settled(*waiting.outcome).state, HandleState::kReady);
+  EXPECT_EQ(gpt_->ListCheckpoints().front().step, 2);
+}
+
+TEST_F(LastSaveTest, WithoutAJournalThereIsNoneToEmpty) {
+  EXPECT_TRUE(table_->CheckEmptyJournals().ok());
+  Settled(*gpt_->TrainStep(Caller(), Batch(), {})->outcome);
+  absl::Notification done;
+  table_->SaveLast({.empty_journal = true}, NewToken(), [&](const LastSaves& saves) {
+    EXPECT_TRUE(saves.failed.empty() && saves.unemptied.empty());
+    done.Notify();
+  });
+  done.WaitForNotification();
+  EXPECT_EQ(gpt_->ListCheckpoints().size(), 1);
+}
+
 TEST_F(LastSaveTest, APipelineWhoseWorkDoesNotEndHoldsUpTheSaveOfNoOther) {
   ASSERT_TRUE(Create("z").ok());
   const auto z = *table_->Find("z");
@@ -185,7 +225,7 @@ TEST_F(LastSaveTest, APipelineWhoseWorkDoesNotEndHoldsUpTheSaveOfNoOther) {
   const auto cancel = NewToken();
   LastSaves all;
   absl::Notification done;
-  table_->SaveLast(cancel, [&](LastSaves saves) {
+  table_->SaveLast({}, cancel, [&](LastSaves saves) {
     all = std::move(saves);
     done.Notify();
   });
@@ -235,7 +275,7 @@ TEST_F(LastSaveTest, TheTableSavesNothingThatIsBeingDeleted) {
   absl::Notification deleted;
   table_->Delete({.caller = "ann"}, "gpt", false, false, [&](const absl::Status&) { deleted.Notify(); });
   absl::Notification saved;
-  table_->SaveLast(NewToken(), [&](const LastSaves&) { saved.Notify(); });
+  table_->SaveLast({}, NewToken(), [&](const LastSaves&) { saved.Notify(); });
   EXPECT_TRUE(saved.HasBeenNotified()) << "it waits for no work of a pipeline that nobody wants";
   gpt_.reset();
   control_->Resume();

@@ -28,11 +28,13 @@ class DrainTest : public ::testing::Test {
       said_.push_back("finish");
       if (work_ends_) done();
     };
-    plan_.save = [this](std::shared_ptr<CancelToken> cancel, auto done) {
+    plan_.save = [this](ServedPipeline::LastSave save, std::shared_ptr<CancelToken> cancel, auto done) {
       said_.push_back("save");
+      save_ = save;
       cancel_ = std::move(cancel);
       on_save_(std::move(done));
     };
+    plan_.resume = [this] { said_.push_back("resume"); };
     plan_.calls_started = [] { return 0; };
     plan_.close_all = [this](absl::Duration patience) {
       said_.push_back("close");
@@ -40,10 +42,11 @@ class DrainTest : public ::testing::Test {
     };
   }
 
-  DrainEnd Run() { return RunDrain(plan_, &signal_); }
+  DrainEnd Run() { return RunDrain(plan_, signal_); }
 
   Lifecycle lifecycle_;
-  DrainSignal signal_;
+  const std::shared_ptr<DrainSignal> signal_ = std::make_shared<DrainSignal>();
+  ServedPipeline::LastSave save_;
   DrainPlan plan_;
   bool work_ends_ = true;
   std::function<void(std::function<void(LastSaves)>)> on_save_ = [](const auto& done) { done({}); };
@@ -55,6 +58,7 @@ class DrainTest : public ::testing::Test {
 TEST_F(DrainTest, FinishesThenSavesThenCloses) {
   EXPECT_EQ(Run(), DrainEnd::kWhole);
   EXPECT_EQ(said_, (Words{"finish", "save", "close"}));
+  EXPECT_FALSE(save_.force || save_.empty_journal);
   EXPECT_EQ(lifecycle_.state(), LifecycleState::kRefusing);
   EXPECT_FALSE(cancel_->cancelled());
 }
@@ -109,7 +113,7 @@ TEST_F(DrainTest, NothingIsSavedIfThereIsNoTimeForIt) {
 
 TEST_F(DrainTest, ASecondSignalSkipsToTheEnd) {
   plan_.close = absl::Hours(1);
-  signal_.Hurry();
+  signal_->Hurry();
   EXPECT_EQ(Run(), DrainEnd::kCutShort);
   EXPECT_EQ(said_, Words{"close"});
   EXPECT_EQ(patience_, absl::ZeroDuration());
@@ -119,7 +123,7 @@ TEST_F(DrainTest, ASecondSignalGivesTheSaveUp) {
   plan_.close = absl::Hours(1);
   std::unique_ptr<Thread> disk;
   on_save_ = [&](auto done) {
-    signal_.Hurry();
+    signal_->Hurry();
     disk = std::make_unique<Thread>("ps-test", [cancel = cancel_, done = std::move(done)] {
       absl::Mutex mu;
       absl::MutexLock lock(&mu);
@@ -140,6 +144,80 @@ TEST_F(DrainTest, CallersFetchTheirLastResultsAlsoWhereTheSaveFails) {
   EXPECT_EQ(Run(), DrainEnd::kStateLost);
   EXPECT_EQ(asked, 4) << "until none comes any more";
   EXPECT_EQ(said_.back(), "close");
+}
+
+// --- Aborts.
+
+TEST_F(DrainTest, AnAbortWhileItIsAnnouncedChangesNothing) {
+  plan_.announce = absl::Hours(1);
+  ASSERT_TRUE(signal_->Abort());
+  EXPECT_EQ(Run(), DrainEnd::kAborted);
+  EXPECT_EQ(said_, Words{"resume"});
+  EXPECT_EQ(lifecycle_.state(), LifecycleState::kReady);
+}
+
+TEST_F(DrainTest, AnAbortWhileWorkFinishesCancelsNothing) {
+  work_ends_ = false;
+  plan_.finish_work = [this](const auto&) {
+    said_.push_back("finish");
+    ASSERT_TRUE(signal_->Abort());
+  };
+  EXPECT_EQ(Run(), DrainEnd::kAborted);
+  EXPECT_EQ(said_, (Words{"finish", "resume"}));
+  EXPECT_EQ(lifecycle_.state(), LifecycleState::kReady);
+}
+
+TEST_F(DrainTest, AnAbortWhileItSavesGivesTheSaveUpAndWaitsForItsEnd) {
+  std::unique_ptr<Thread> disk;
+  on_save_ = [&](auto done) {
+    ASSERT_TRUE(signal_->Abort());
+    disk = std::make_unique<Thread>("ps-test", [this, done = std::move(done)] {
+      absl::Mutex mu;
+      absl::MutexLock lock(&mu);
+      const auto given_up = [this] { return cancel_->cancelled(); };
+      while (!given_up()) mu.AwaitWithTimeout(absl::Condition(&given_up), absl::Milliseconds(1));
+      said_.push_back("save ends");
+      done({.failed = {"gpt"}});
+    });
+  };
+  const int64_t warnings = LoggedLines(LogLevel::kWarning);
+  EXPECT_EQ(Run(), DrainEnd::kAborted);
+  EXPECT_EQ(said_, (Words{"finish", "save", "save ends", "resume"}));
+  EXPECT_EQ(LoggedLines(LogLevel::kWarning), warnings) << "it is not given up by its time";
+}
+
+TEST_F(DrainTest, WhatIsCutShortCantBeAborted) {
+  work_ends_ = false;
+  plan_.finish = absl::ZeroDuration();
+  on_save_ = [&](const auto& done) {
+    EXPECT_FALSE(signal_->Abort());
+    done({});
+  };
+  EXPECT_EQ(Run(), DrainEnd::kCutShort);
+  EXPECT_TRUE(save_.force) << "what has not run is cancelled";
+  EXPECT_EQ(said_.back(), "close");
+}
+
+TEST_F(DrainTest, AClosedDaemonCantBeAborted) {
+  plan_.close_all = [&](absl::Duration) { EXPECT_FALSE(signal_->Abort()); };
+  EXPECT_EQ(Run(), DrainEnd::kWhole);
+  EXPECT_EQ(signal_->view().phase, DrainPhase::kClose);
+}
+
+TEST_F(DrainTest, ForAnUpgradeTheJournalsAreEmptiedOrItIsTold) {
+  ASSERT_TRUE(signal_->AskForUpgrade());
+  on_save_ = [](const auto& done) { done({.unemptied = {"gpt"}}); };
+  EXPECT_EQ(Run(), DrainEnd::kUnemptied);
+  EXPECT_TRUE(save_.empty_journal);
+  EXPECT_EQ(said_.back(), "close");
+}
+
+TEST_F(DrainTest, OnceTheSavesHaveBegunItIsTooLateForAnUpgrade) {
+  on_save_ = [&](const auto& done) {
+    EXPECT_FALSE(signal_->AskForUpgrade());
+    done({});
+  };
+  EXPECT_EQ(Run(), DrainEnd::kWhole);
 }
 
 }  // namespace

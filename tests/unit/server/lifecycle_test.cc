@@ -4,8 +4,6 @@
 
 #include <vector>
 
-#include "engine/base/thread.h"
-
 namespace penstock {
 namespace {
 
@@ -42,21 +40,15 @@ TEST(Lifecycle, NamesAreThoseOfTheApi) {
   EXPECT_EQ(NameOf(State::kRefusing), "draining");
 }
 
-TEST(DrainSignal, HurryEndsEveryWait) {
-  DrainSignal signal;
-  Thread operators("ps-test", [&] { signal.Hurry(); });
-  signal.AwaitTime(absl::InfiniteDuration());
-  signal.AwaitWork(absl::InfiniteDuration());
-  EXPECT_TRUE(signal.hurried());
-  EXPECT_FALSE(signal.work_ended());
-}
-
-TEST(DrainSignal, TheEndOfWorkEndsTheWaitForIt) {
-  DrainSignal signal;
-  Thread work("ps-test", [&] { signal.WorkEnded(); });
-  signal.AwaitWork(absl::InfiniteDuration());
-  EXPECT_TRUE(signal.work_ended());
-  EXPECT_FALSE(signal.hurried());
+TEST(Lifecycle, AnAbortedDrainServesOn) {
+  for (State from : {State::kAnnouncing, State::kRefusing}) {
+    Lifecycle lifecycle;
+    lifecycle.Advance(State::kReady);
+    lifecycle.Advance(State::kAnnouncing);
+    if (from == State::kRefusing) lifecycle.Advance(from);
+    lifecycle.Advance(State::kReady);
+    EXPECT_EQ(lifecycle.state(), State::kReady);
+  }
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/admin.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x16\n\x14GetServerInfoRequest\"\xa1\x04\n\nServerInfo\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x17.penstock.v1.DeviceInfo\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12\x33\n\x06limits\x18\x06 \x03(\x0b\x32#.penstock.v1.ServerInfo.LimitsEntry\x12\x37\n\x08versions\x18\x07 \x03(\x0b\x32%.penstock.v1.ServerInfo.VersionsEntry\x12\x13\n\x0b\x61pi_address\x18\x08 \x01(\t\x12\x17\n\x0fmetrics_address\x18\t \x01(\t\x12\r\n\x05state\x18\n \x01(\t\x12\x0f\n\x07handles\x18\x0b \x01(\x03\x12\x14\n\x0chandle_bytes\x18\x0c \x01(\x03\x12\x0e\n\x06layers\x18\r \x03(\t\x12\x0e\n\x06models\x18\x0e \x03(\t\x12\x11\n\tschedules\x18\x0f \x03(\t\x12\x12\n\noptimizers\x18\x10 \x03(\t\x12\x0e\n\x06losses\x18\x11 \x03(\t\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\nDeviceInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63ores\x18\x02 \x03(\x05\x12\x1a\n\x12memory_limit_bytes\x18\x03 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/admin.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x16\n\x14GetServerInfoRequest\"\xc9\x04\n\nServerInfo\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x17.penstock.v1.DeviceInfo\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12\x33\n\x06limits\x18\x06 \x03(\x0b\x32#.penstock.v1.ServerInfo.LimitsEntry\x12\x37\n\x08versions\x18\x07 \x03(\x0b\x32%.penstock.v1.ServerInfo.VersionsEntry\x12\x13\n\x0b\x61pi_address\x18\x08 \x01(\t\x12\x17\n\x0fmetrics_address\x18\t \x01(\t\x12\r\n\x05state\x18\n \x01(\t\x12\x0f\n\x07handles\x18\x0b \x01(\x03\x12\x14\n\x0chandle_bytes\x18\x0c \x01(\x03\x12\x0e\n\x06layers\x18\r \x03(\t\x12\x0e\n\x06models\x18\x0e \x03(\t\x12\x11\n\tschedules\x18\x0f \x03(\t\x12\x12\n\noptimizers\x18\x10 \x03(\t\x12\x0e\n\x06losses\x18\x11 \x03(\t\x12&\n\x05\x64rain\x18\x12 \x01(\x0b\x32\x17.penstock.v1.DrainState\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"2\n\x0c\x44rainRequest\x12\x13\n\x0b\x66or_upgrade\x18\x01 \x01(\x08\x12\r\n\x05\x61\x62ort\x18\x02 \x01(\x08\"\x9a\x01\n\nDrainState\x12&\n\x05phase\x18\x01 \x01(\x0e\x32\x17.penstock.v1.DrainPhase\x12\x13\n\x0b\x66or_upgrade\x18\x02 \x01(\x08\x12\r\n\x05\x66inal\x18\x03 \x01(\x08\x12\x12\n\ncalls_left\x18\x04 \x01(\x03\x12,\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"E\n\nDeviceInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63ores\x18\x02 \x03(\x05\x12\x1a\n\x12memory_limit_bytes\x18\x03 \x01(\x03*\x88\x01\n\nDrainPhase\x12\x1b\n\x17\x44RAIN_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RAIN_PHASE_ANNOUNCE\x10\x01\x12\x16\n\x12\x44RAIN_PHASE_FINISH\x10\x02\x12\x14\n\x10\x44RAIN_PHASE_SAVE\x10\x03\x12\x15\n\x11\x44RAIN_PHASE_CLOSE\x10\x04\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.admin_pb2', globals())
@@ -25,14 +25,20 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _SERVERINFO_LIMITSENTRY._serialized_options = b'8\001'
   _SERVERINFO_VERSIONSENTRY._options = None
   _SERVERINFO_VERSIONSENTRY._serialized_options = b'8\001'
+  _DRAINPHASE._serialized_start=966
+  _DRAINPHASE._serialized_end=1102
   _GETSERVERINFOREQUEST._serialized_start=73
   _GETSERVERINFOREQUEST._serialized_end=95
   _SERVERINFO._serialized_start=98
-  _SERVERINFO._serialized_end=643
-  _SERVERINFO_LIMITSENTRY._serialized_start=549
-  _SERVERINFO_LIMITSENTRY._serialized_end=594
-  _SERVERINFO_VERSIONSENTRY._serialized_start=596
-  _SERVERINFO_VERSIONSENTRY._serialized_end=643
-  _DEVICEINFO._serialized_start=645
-  _DEVICEINFO._serialized_end=714
+  _SERVERINFO._serialized_end=683
+  _SERVERINFO_LIMITSENTRY._serialized_start=589
+  _SERVERINFO_LIMITSENTRY._serialized_end=634
+  _SERVERINFO_VERSIONSENTRY._serialized_start=636
+  _SERVERINFO_VERSIONSENTRY._serialized_end=683
+  _DRAINREQUEST._serialized_start=685
+  _DRAINREQUEST._serialized_end=735
+  _DRAINSTATE._serialized_start=738
+  _DRAINSTATE._serialized_end=892
+  _DEVICEINFO._serialized_start=894
+  _DEVICEINFO._serialized_end=963
 # @@protoc_insertion_point(module_scope)

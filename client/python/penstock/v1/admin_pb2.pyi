@@ -1,10 +1,16 @@
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+DRAIN_PHASE_ANNOUNCE: DrainPhase
+DRAIN_PHASE_CLOSE: DrainPhase
+DRAIN_PHASE_FINISH: DrainPhase
+DRAIN_PHASE_SAVE: DrainPhase
+DRAIN_PHASE_UNSPECIFIED: DrainPhase
 
 class DeviceInfo(_message.Message):
     __slots__ = ["cores", "memory_limit_bytes", "name"]
@@ -16,12 +22,34 @@ class DeviceInfo(_message.Message):
     name: str
     def __init__(self, name: _Optional[str] = ..., cores: _Optional[_Iterable[int]] = ..., memory_limit_bytes: _Optional[int] = ...) -> None: ...
 
+class DrainRequest(_message.Message):
+    __slots__ = ["abort", "for_upgrade"]
+    ABORT_FIELD_NUMBER: _ClassVar[int]
+    FOR_UPGRADE_FIELD_NUMBER: _ClassVar[int]
+    abort: bool
+    for_upgrade: bool
+    def __init__(self, for_upgrade: bool = ..., abort: bool = ...) -> None: ...
+
+class DrainState(_message.Message):
+    __slots__ = ["calls_left", "deadline", "final", "for_upgrade", "phase"]
+    CALLS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    FOR_UPGRADE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    calls_left: int
+    deadline: _timestamp_pb2.Timestamp
+    final: bool
+    for_upgrade: bool
+    phase: DrainPhase
+    def __init__(self, phase: _Optional[_Union[DrainPhase, str]] = ..., for_upgrade: bool = ..., final: bool = ..., calls_left: _Optional[int] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
 class GetServerInfoRequest(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
 class ServerInfo(_message.Message):
-    __slots__ = ["api_address", "devices", "epoch", "features", "handle_bytes", "handles", "layers", "limits", "losses", "metrics_address", "models", "optimizers", "schedules", "start_time", "state", "version", "versions"]
+    __slots__ = ["api_address", "devices", "drain", "epoch", "features", "handle_bytes", "handles", "layers", "limits", "losses", "metrics_address", "models", "optimizers", "schedules", "start_time", "state", "version", "versions"]
     class LimitsEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +66,7 @@ class ServerInfo(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     API_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +84,7 @@ class ServerInfo(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     api_address: str
     devices: _containers.RepeatedCompositeFieldContainer[DeviceInfo]
+    drain: DrainState
     epoch: int
     features: _containers.RepeatedScalarFieldContainer[str]
     handle_bytes: int
@@ -70,4 +100,7 @@ class ServerInfo(_message.Message):
     state: str
     version: str
     versions: _containers.ScalarMap[str, str]
-    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[DeviceInfo, _Mapping]]] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Mapping[str, int]] = ..., versions: _Optional[_Mapping[str, str]] = ..., api_address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., state: _Optional[str] = ..., handles: _Optional[int] = ..., handle_bytes: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., models: _Optional[_Iterable[str]] = ..., schedules: _Optional[_Iterable[str]] = ..., optimizers: _Optional[_Iterable[str]] = ..., losses: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., start_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[DeviceInfo, _Mapping]]] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Mapping[str, int]] = ..., versions: _Optional[_Mapping[str, str]] = ..., api_address: _Optional[str] = ..., metrics_address: _Optional[str] = ..., state: _Optional[str] = ..., handles: _Optional[int] = ..., handle_bytes: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., models: _Optional[_Iterable[str]] = ..., schedules: _Optional[_Iterable[str]] = ..., optimizers: _Optional[_Iterable[str]] = ..., losses: _Optional[_Iterable[str]] = ..., drain: _Optional[_Union[DrainState, _Mapping]] = ...) -> None: ...
+
+class DrainPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = []
