@@ -46,9 +46,9 @@ absl::Status StateCopy::CheckFolder() const {
   }
   if (folder_.find('\0') != std::string::npos) return InvalidField("folder", "must hold no NUL", Shortened(folder_));
   if (const size_t bytes = folder_.size() - folder_.rfind('/') - 1; bytes > kNameBytes || folder_.size() > kPathBytes) {
-    return InvalidField("folder",
-                        absl::StrCat("must have at most ", kPathBytes, " bytes, and ", kNameBytes, " behind its last slash"),
-                        Shortened(folder_));
+    return InvalidField(
+        "folder", absl::StrCat("must have at most ", kPathBytes, " bytes, and ", kNameBytes, " behind its last slash"),
+        Shortened(folder_));
   }
   // A link that leads nowhere exists, too.
   if (RealFileSystem()->Info(folder_).ok()) return InvalidField("folder", "must not exist", Shortened(folder_));

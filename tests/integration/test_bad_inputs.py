@@ -12,13 +12,15 @@ from google.protobuf.message import Message
 from penstock.channels import session
 from penstock.v1 import handle_pb2, journal_pb2, pipeline_pb2, state_pb2
 
+import bad_inputs_page  # before named_tests: it knows where that stands
+import named_tests
 from bad_input_messages import Names
-from bad_inputs import CASES, Case
+from bad_inputs import CASES, CLASSES, Case
 from daemon_process import Daemon
 from raw_calls import ROWS, Raw, refused
 from small_models import create_mlp, differing, fresh_name, mlp_batch, request_id, state_of
 
-pytestmark = pytest.mark.usefixtures("next_request_is_served")
+TESTS = set(named_tests.find(bad_inputs_page.ROOT))
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +82,34 @@ def kept(raw: Raw, names: Names, case: Case) -> list[Any]:
     ]
 
 
+@pytest.mark.usefixtures("next_request_is_served")
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.group}: {case.what}" for case in CASES])
 def test_a_bad_input(daemon: Daemon, raw: Raw, names: Names, case: Case) -> None:
     before = kept(raw, names, case)
     code = grpc.StatusCode[case.code]
     refused(lambda: send(daemon.address, case, names), code, case.reason, case.field, case.value)
     assert kept(raw, names, case) == before
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_made_from_the_table() -> None:
+    assert bad_inputs_page.PAGE.read_text() == bad_inputs_page.page(), "run tests/integration/bad_inputs_page.py --write"
+
+
+def test_every_group_has_a_case_and_no_case_stands_twice() -> None:
+    rows, _ = bad_inputs_page.elsewhere()
+    assert {case.group for case in CASES} | {row[0] for row in rows} == set(CLASSES)
+    cases = [(case.group, case.what, case.method) for case in CASES]
+    assert len(set(cases)) == len(cases)
+
+
+@pytest.mark.parametrize("row", bad_inputs_page.elsewhere()[0], ids=lambda row: row[1])
+def test_a_test_that_the_page_names_is_there(row: list[str]) -> None:
+    """And it, or a table of its file, has the reason."""
+    path, name = row[5].split(" ")
+    suite, _, case = name.rpartition(".")
+    assert named_tests.Test(path, suite, case) in TESTS
+    if row[3].isupper():
+        assert row[3] in (bad_inputs_page.ROOT / path).read_text()
