@@ -110,7 +110,8 @@ def errors() -> str:
     return (
         f"# Errors\n\n{MADE}\nAn error has a gRPC code, a *reason* in its `ErrorInfo`, and values that name the field, the value, "
         "the stage, the micro-batch or the pipeline. The clients repeat calls under the same request id where the code is "
-        "`UNAVAILABLE`, and where no answer came.\n\n" + table(("reason", "code", "what happened", "who asks again"), rows)
+        "`UNAVAILABLE`, and where no answer came. Which input gets which error: [Bad inputs](../bad_inputs.md).\n\n"
+        + table(("reason", "code", "what happened", "who asks again"), rows)
     )
 
 

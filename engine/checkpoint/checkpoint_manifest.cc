@@ -76,7 +76,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
               ReadNumber(text, "bytes", &manifest.bytes) &&
               ReadNumber(text, "created_unix_ms", &manifest.created_unix_ms) && checksum && digest && names &&
               absl::SimpleHexAtoi(Unquoted(*checksum), &manifest.crc32c) && format >= 1 && format <= 3;
-  good = good && manifest.step >= 0 && manifest.step <= kMaxStep;
+  good = good && manifest.step >= 0 && manifest.step <= kMaxStep && manifest.bytes >= 0;
   manifest.format = static_cast<int>(format);
   if (good && format >= 2) {
     const auto file = ValueOf(text, "file");
@@ -93,6 +93,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
     int64_t automatic = 0;
     good = life && ReadNumber(text, "sequence", &manifest.sequence) && ReadNumber(text, "version", &manifest.version) &&
            ReadNumber(text, "whole", &whole) && ReadNumber(text, "automatic", &automatic);
+    good = good && manifest.sequence >= 0 && manifest.version >= 0;
     manifest.whole = whole == 1;
     manifest.automatic = automatic == 1;
     if (good) manifest.life = Unquoted(*life);

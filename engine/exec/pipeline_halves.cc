@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/status_macros.h"
+#include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"

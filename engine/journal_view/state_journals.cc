@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/status_macros.h"
+#include "engine/journal/journal_errors.h"
 
 namespace penstock {
 
@@ -34,7 +35,7 @@ absl::StatusOr<std::unique_ptr<PipelineJournal>> StateJournals::OpenPipeline(con
     const std::string folder = absl::StrCat(folder_, "/", pipeline.life);
     // Open() would make it.
     if (RealFileSystem()->Exists(folder)) return PipelineJournal::Open(folder, clock_, {});
-    return WithValue(absl::DataLossError("the pipeline's journal is missing"), "pipeline", name);
+    return WithValue(JournalCorrupt("the pipeline's journal is missing"), "pipeline", name);
   }
   return Error(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
                absl::StrCat("the state folder has no pipeline ", name))

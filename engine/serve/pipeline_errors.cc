@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/wire/tensor_header.h"
 
 namespace penstock {
 

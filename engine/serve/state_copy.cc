@@ -19,6 +19,14 @@
 
 namespace penstock {
 
+namespace {
+
+// So that what stands in a copy has paths that Linux takes, while it is being made, too.
+constexpr size_t kNameBytes = 200;
+constexpr size_t kPathBytes = 2000;
+
+}  // namespace
+
 absl::StatusOr<CopiedState> StateCopy::Run() {
   PENSTOCK_RETURN_IF_ERROR(CheckFolder());
   PENSTOCK_RETURN_IF_ERROR(RealFileSystem()->RemoveAll(unfinished_));
@@ -36,7 +44,14 @@ absl::Status StateCopy::CheckFolder() const {
   if (folder_.empty() || folder_.front() != '/' || folder_.back() == '/') {
     return InvalidField("folder", "must be an absolute path without a slash at its end", Shortened(folder_));
   }
-  if (RealFileSystem()->Exists(folder_)) return InvalidField("folder", "must not exist", Shortened(folder_));
+  if (folder_.find('\0') != std::string::npos) return InvalidField("folder", "must hold no NUL", Shortened(folder_));
+  if (const size_t bytes = folder_.size() - folder_.rfind('/') - 1; bytes > kNameBytes || folder_.size() > kPathBytes) {
+    return InvalidField(
+        "folder", absl::StrCat("must have at most ", kPathBytes, " bytes, and ", kNameBytes, " behind its last slash"),
+        Shortened(folder_));
+  }
+  // A link that leads nowhere exists, too.
+  if (RealFileSystem()->Info(folder_).ok()) return InvalidField("folder", "must not exist", Shortened(folder_));
   const std::string above = folder_.substr(0, std::max<size_t>(folder_.rfind('/'), 1));
   if (RealFileSystem()->List(above).ok()) return absl::OkStatus();
   return InvalidField("folder", "must stand in a folder that exists", Shortened(folder_));

@@ -79,7 +79,8 @@ class Raw:
 
     def bytes_call(self, path: str, payload: bytes, **options: Any) -> bytes:
         """A unary call with any bytes as its message; raises grpc.RpcError."""
-        channel = grpc.insecure_channel(self.address, options=[("grpc.max_send_message_length", -1)])
+        unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        channel = grpc.insecure_channel(self.address, options=unlimited)
         with channel:
             answer: bytes = channel.unary_unary(path)(payload, timeout=30, **options)
             return answer

@@ -222,8 +222,11 @@ def test_a_bad_folder_of_a_copy_is_named(start_daemon: StartDaemon, tmp_path: pa
     daemon = start_daemon()
     with penstock.Client(daemon.address) as client:
         create_mlp(client, NAME)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for folder, problem in [
         ("relative", "must be an absolute path"),
+        (str(tmp_path / "link"), "must not exist"),
+        (str(tmp_path / ("x" * 201)), "and 200 behind its last slash"),
         (str(tmp_path), "must not exist"),
         (str(tmp_path / "missing" / "copy"), "must stand in a folder that exists"),
     ]:

@@ -23,6 +23,9 @@ namespace {
 
 namespace rows = penstock::journal::v1;
 
+constexpr int kFirstError = static_cast<int>(absl::StatusCode::kCancelled);
+constexpr int kLastError = static_cast<int>(absl::StatusCode::kUnauthenticated);
+
 template <typename Message>
 absl::StatusOr<Message> Parse(std::string_view bytes) {
   Message message;
@@ -243,8 +246,11 @@ absl::StatusOr<CallAnswer> WireCallRecords::ReadAnswer(std::string_view bytes) c
     answer.state = std::move(state);
   }
   if (message.has_error()) {
-    Error error(static_cast<absl::StatusCode>(message.error().code()), message.error().reason(),
-                message.error().message());
+    const int code = message.error().code();
+    if (code < kFirstError || code > kLastError) {
+      return JournalCorrupt(absl::StrCat("the error of an answer has an unknown code, got ", code));
+    }
+    Error error(static_cast<absl::StatusCode>(code), message.error().reason(), message.error().message());
     for (const auto& [name, value] : message.error().values()) error.With(name, value);
     answer.error = std::move(error);
   }

@@ -75,6 +75,13 @@ TEST_F(AuditFileTest, FilesRotateAtWholeLinesAndTheOldestGoes) {
   EXPECT_FALSE(std::filesystem::exists(Path(".3")));
 }
 
+TEST_F(AuditFileTest, ANewFileHasRoomForAsMuchAsTheOneBefore) {
+  const auto file = Open(/*max_bytes=*/8, /*old_files=*/2);
+  for (const char* line : {"one\n", "two\n", "six\n", "ten\n"}) ASSERT_TRUE(file->Append(line).ok());
+  EXPECT_EQ(Read(), "six\nten\n");
+  EXPECT_EQ(Read(".1"), "one\ntwo\n");
+}
+
 TEST_F(AuditFileTest, ALineThatIsLargerThanAFileIsKeptWhole) {
   const auto file = Open(/*max_bytes=*/4);
   ASSERT_TRUE(file->Append("much longer\n").ok());

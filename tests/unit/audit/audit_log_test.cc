@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/synchronization/notification.h"
+#include "engine/base/log.h"
 
 namespace penstock {
 namespace {
@@ -47,6 +48,21 @@ TEST_F(AuditLogTest, WhatADiskHasNoRoomForIsCounted) {
   log.reset();
   EXPECT_EQ(Count(AuditOutcome::kFailed), 3);
   EXPECT_EQ(Count(AuditOutcome::kWritten), 0);
+}
+
+TEST_F(AuditLogTest, AFailureIsLoggedOnceUntilALineIsWrittenAgain) {
+  const int64_t before = LoggedLines(LogLevel::kError);
+  int64_t lines = 0;
+  auto log = std::make_unique<AuditLog>(
+      [&](std::string_view) {
+        ++lines;
+        return lines == 4 ? absl::OkStatus() : absl::ResourceExhaustedError("no room");
+      },
+      &metrics_);
+  for (int i = 0; i < 6; ++i) log->Add({});
+  log.reset();
+  EXPECT_EQ(lines, 6);
+  EXPECT_EQ(LoggedLines(LogLevel::kError) - before, 2);
 }
 
 TEST_F(AuditLogTest, NobodyWaitsForASlowDiskAndWhatFindsNoRoomIsCounted) {

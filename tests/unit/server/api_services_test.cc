@@ -34,20 +34,21 @@ class RolesTest : public HostingFixture {
   void Serve(const Identity& anyone) {
     StopServer();
     authenticator_ = std::make_unique<Authenticator>(anyone, &clock_);
-    services_ =
-        std::make_unique<ApiServices>(ApiServices::Parts{.environment = {.pipelines = table_.get(),
-                                                                         .checkpoints = checkpoints_.get(),
-                                                                         .handles = handles_.get(),
-                                                                         .timers = &timers_,
-                                                                         .clock = &clock_,
-                                                                         .metrics = &registry_,
-                                                                         .admission = &admission_,
-                                                                         .page_tokens = &tokens_,
-                                                                         .authenticator = authenticator_.get()},
-                                                         .trace_jobs = &trace_jobs_,
-                                                         .models = {.root = &models_},
-                                                         .info = [] { return v1::ServerInfo(); },
-                                                         .inference = {.version = "1", .ready = [] { return true; }}});
+    services_ = std::make_unique<ApiServices>(
+        ApiServices::Parts{.environment = {.pipelines = table_.get(),
+                                           .checkpoints = checkpoints_.get(),
+                                           .handles = handles_.get(),
+                                           .timers = &timers_,
+                                           .clock = &clock_,
+                                           .metrics = &registry_,
+                                           .admission = &admission_,
+                                           .page_tokens = &tokens_,
+                                           .authenticator = authenticator_.get()},
+                           .trace_jobs = &trace_jobs_,
+                           .models = {.root = &models_},
+                           .info = [] { return v1::ServerInfo(); },
+                           .drain = [](const v1::DrainRequest&) { return v1::DrainState(); },
+                           .inference = {.version = "1", .ready = [] { return true; }}});
     admission_.SetGate(Admission::Gate::kOpen);
     grpc::ServerBuilder builder;
     for (grpc::Service* service : services_->all()) builder.RegisterService(service);
