@@ -230,7 +230,8 @@ int Run(int count, char** values) {
   grpc_init();
   int code;
   {
-    DrainControl drains([] { kill(getpid(), kWakeSignal); });
+    // To this thread alone: one that a preloaded library has started may not block the signal, which would end the process.
+    DrainControl drains([main = pthread_self()] { pthread_kill(main, kWakeSignal); });
     auto daemon = Daemon::Create(line->options, RealClock(), &drains, [&signals] { return EndIsAskedFor(signals); });
     if (absl::IsCancelled(daemon.status())) {  // nothing was accepted, and what is on the disk is whole
       LogInfo("stopped while it started");

@@ -64,7 +64,7 @@ def large_messages(daemon: Daemon, wanted: str) -> None:
 
 def many_calls(daemon: Daemon) -> None:
     with connected(daemon) as client:
-        layer = penstock.Layer("delay", options={"forward_ms": 3000.0, "features": 4})
+        layer = penstock.Layer("delay", options={"forward_ms": 500.0, "features": 4})
         pipeline = client.create_pipeline("slow", model=[layer, layer], balance=[1, 1], schedule="1f1b", micro_batches=1)
         for _ in range(1000):
             pipeline.submit_infer(np.zeros((1, 4), np.float32))
