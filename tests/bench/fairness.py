@@ -148,10 +148,10 @@ def main() -> None:
 
     versions = {"before": options.before, "now": options.daemon} if options.before else {"now": options.daemon}
     found: dict[tuple[str, str, str], list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(options.rounds):
-            for version, binary in versions.items():
-                daemon_process.BINARY = binary
+    for _ in range(options.rounds):
+        for version, binary in versions.items():
+            daemon_process.BINARY = binary
+            with tempfile.TemporaryDirectory() as folder:
                 daemon = daemon_process.Daemon(pathlib.Path(folder), "--drain-announce=0s")
                 daemon.start()
                 try:
