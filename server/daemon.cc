@@ -43,6 +43,7 @@
 #include "server/http/http_server.h"
 #include "server/journals.h"
 #include "server/liveness.h"
+#include "server/memory_pools.h"
 #include "server/metrics/metrics_page.h"
 #include "server/models/model_root.h"
 #include "server/models/model_uploads.h"
@@ -70,15 +71,6 @@ int64_t DiskBytes(const std::string& folder) {
                : static_cast<int64_t>(std::min<uintmax_t>(space.capacity, std::numeric_limits<int64_t>::max()));
 }
 
-HandleBudget::Limits HandleLimits(const DaemonOptions& options, int64_t memory_limit) {
-  HandleBudget::Limits limits;
-  limits.handles = options.max_handles;
-  limits.handles_per_owner = options.max_handles_per_caller;
-  limits.bytes = options.handle_bytes > 0 ? options.handle_bytes : memory_limit / 10;
-  limits.bytes_per_owner = options.handle_bytes_per_caller > 0 ? options.handle_bytes_per_caller : limits.bytes / 2;
-  return limits;
-}
-
 HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, const HandleBudget::Limits& limits,
                                   MemoryLedger* memory, ServerMetrics* metrics) {
   HandleStore::Options store;
@@ -90,23 +82,6 @@ HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, con
   store.memory = memory;
   store.metrics = metrics;
   return store;
-}
-
-// Results have room of their own, and so have the messages and tensors of calls, and saves: a daemon whose pipelines fill
-// all the rest still works.
-std::vector<MemoryPool> MemoryPools(int64_t limit, int64_t message_bytes, const HandleBudget::Limits& handles) {
-  const int64_t kept = std::min(limit / 32, (limit - handles.bytes) / 3);
-  const int64_t messages = std::min(limit, message_bytes);
-  return {HandlePool(handles),
-          {.classes = {MemoryClass::kMessages},
-           .flag = "grpc-memory-bytes",
-           .limit_bytes = messages,
-           .kept_bytes = std::min(kept, messages)},
-          {.classes = {MemoryClass::kInputs, MemoryClass::kQueues},
-           .flag = "memory-limit",
-           .limit_bytes = limit,
-           .kept_bytes = kept},
-          {.classes = {MemoryClass::kSnapshots}, .flag = "memory-limit", .limit_bytes = limit, .kept_bytes = kept}};
 }
 
 int64_t CallsStarted(const ServerMetrics& server) {

@@ -19,7 +19,7 @@ DrainEnd Save(const DrainPlan& plan, const SignalPtr& signal, bool* given_up) {
   const auto unemptied = std::make_shared<std::atomic<bool>>(false);
   plan.save({.force = !signal->work_ended(), .empty_journal = for_upgrade}, cancel,
             [signal, unemptied](const LastSaves& saves) {
-              if (!saves.failed.empty()) {
+              if (!saves.failed.empty() && !signal->aborted()) {
                 LogError("the state of pipelines is lost", {{"pipelines", absl::StrJoin(saves.failed, ",")}});
               }
               *unemptied = !saves.unemptied.empty();

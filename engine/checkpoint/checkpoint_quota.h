@@ -19,8 +19,8 @@ class FileSystem;
 //
 // Model:     bytes by pipeline, as the folders say at the start, and as saves and removals change them. Only the files
 //            that hold tensors count. What the pipelines of one owner hold may be at most a quarter while those of
-//            another hold some. Who owns a pipeline is known from its creation on; what lies there from an earlier life
-//            of the daemon is nobody's.
+//            another hold some. Who owns a pipeline is known once it is made, or made again from its journal; what else
+//            lies there is nobody's.
 // Threads:   Any method from any thread.
 class CheckpointQuota {
  public:

@@ -55,6 +55,7 @@ WHERE = (
     ("tests/integration/", "gRPC"),
     ("tests/deploy/", "gRPC"),
     ("tests/observability/", "gRPC"),
+    ("tests/soak/", "gRPC"),
     ("tests/transparency/daemon_", "gRPC"),
     ("tests/unit/rpc/", "gRPC"),
     ("client/", "gRPC"),

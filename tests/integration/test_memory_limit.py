@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import grpc
 import numpy as np
 import penstock
@@ -9,7 +11,7 @@ import pytest
 
 from conftest import QUICK_DRAIN, StartDaemon
 from daemon_process import eventually
-from small_models import create_mlp
+from small_models import create_gpt, create_mlp
 
 LIMIT = 64 << 20
 
@@ -102,3 +104,18 @@ def test_what_results_held_is_used_again_or_goes_back(start_daemon: StartDaemon)
         assert daemon.resident_bytes() - start < 200 << 20, "both beside each other would be 240 MiB"
         for one in small:
             one.release()
+
+
+def test_the_results_of_large_models_do_not_pile_up(start_daemon: StartDaemon) -> None:
+    """A loop that never releases meets its leases: the number of results stays within what they allow."""
+    lease = 5.0  # the shortest that the daemon gives
+    daemon = start_daemon(*QUICK_DRAIN)
+    with penstock.Client(daemon.address) as client:
+        pipeline = create_gpt(client)
+        tokens = np.zeros((16, 16), np.int64)
+        end = time.monotonic() + 1.5 * lease
+        largest = 0
+        while time.monotonic() < end:
+            pipeline.submit_infer(tokens, lease=lease).wait(30)
+            largest = max(largest, pipeline.statistics().handles)
+        assert pipeline.statistics().handles_created > largest, "nothing has expired"

@@ -59,6 +59,7 @@ class Counts:
         self.done: collections.Counter[str] = collections.Counter()
         self.refused: collections.Counter[str] = collections.Counter()
         self.failures: list[str] = []
+        self.steps: list[int] = []
 
     def count(self, what: str) -> None:
         with self._lock:
@@ -67,6 +68,10 @@ class Counts:
     def refuse(self, reason: str) -> None:
         with self._lock:
             self.refused[reason] += 1
+
+    def stepped(self, step: int) -> None:
+        with self._lock:
+            self.steps.append(step)
 
     def fail(self, what: str) -> None:
         with self._lock:
@@ -181,8 +186,10 @@ class Caller(threading.Thread):
         handle.release()
 
     def train(self, client: penstock.Client) -> None:
-        if not client.pipeline("trained").train_step(*mlp_batch(self._number), lease=LEASE).applied:
+        outcome = client.pipeline("trained").train_step(*mlp_batch(self._number), lease=LEASE)
+        if not outcome.applied:
             self._counts.fail(f"caller {self._number}: a step was not applied")
+        self._counts.stepped(outcome.step)
 
     def train_large(self, client: penstock.Client) -> None:
         rows = np.ones((4, LARGE), np.float32)

@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT / "tests/integration"), str(ROOT / "client/python"), st
 
 import daemon_process  # noqa: E402
 import penstock  # noqa: E402
-from clients import LEASE, Caller, Counts, make_pipelines  # noqa: E402
+from clients import LEASE, Caller, Counts, make_pipelines, probe_of  # noqa: E402
 from samples import MIB, Sample, Verdict, judge, take_sample  # noqa: E402
 
 FLAGS = ("--drain-announce=0s", "--trace-ring-events=4096", "--max-pipelines=64")
@@ -34,6 +34,17 @@ PROBES = 16
 def prefix_of(leak: str, library: str) -> tuple[str, ...]:
     """Starts the daemon with a library that loses something four times a second."""
     return ("env", f"LD_PRELOAD={library}", f"PENSTOCK_LEAK={leak}") if leak else ()
+
+
+def look_at_the_end(owner: penstock.Client, answers: list[bytes], counts: Counts) -> None:
+    """Each step was told of once, none is forgotten, and what nobody trained has not changed."""
+    if len(set(counts.steps)) != len(counts.steps):
+        counts.fail("a step was told of twice")
+    if counts.steps and owner.pipeline("trained").refresh().step < max(counts.steps):
+        counts.fail("a step that was told of is lost")
+    for probe, answer in enumerate(answers):
+        if owner.pipeline("fixed").infer(probe_of(probe))["output"].tobytes() != answer:
+            counts.fail(f"the answer to probe {probe} has changed")
 
 
 def run(
@@ -65,6 +76,7 @@ def run(
             if caller.is_alive():
                 counts.fail("a client hangs")
         with penstock.Client(daemon.address, "owner") as owner:
+            look_at_the_end(owner, answers, counts)
             for pipeline in owner.list_pipelines():
                 pipeline.delete(force=True, purge=True)
         deadline = time.monotonic() + 70 + LEASE  # an upload that broke off may go on for a minute

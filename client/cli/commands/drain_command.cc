@@ -51,7 +51,7 @@ void Pause(Clock* clock) {
   clock->AwaitUntil(&mutex, absl::Condition(&never), DeadlineAfter(clock, kAskInterval));
 }
 
-// Until the daemon has ended: it answers no more, or another one does.
+// Until the daemon has ended: nobody responds, or another daemon does.
 absl::Status AwaitEnd(const v1::ServerInfo& first, PipelineClient& client, Session& session) {
   std::string said;
   while (!session.cancelled()) {

@@ -98,7 +98,7 @@ class Client:
         )
 
     def drain(self, *, for_upgrade: bool = False, abort: bool = False) -> admin_pb2.DrainState:
-        """Begins the end of the daemon, as SIGTERM does, and answers at once; again, it answers how far that is.
+        """Starts a drain, which ends the daemon as SIGTERM does, and returns at once; a second call returns how far it is.
 
         Args:
             for_upgrade: each journal is emptied before the end, so that the next start makes no call again. A pipeline

@@ -181,8 +181,10 @@ TEST_F(DrainTest, AnAbortWhileItSavesGivesTheSaveUpAndWaitsForItsEnd) {
     });
   };
   const int64_t warnings = LoggedLines(LogLevel::kWarning);
+  const int64_t errors = LoggedLines(LogLevel::kError);
   EXPECT_EQ(Run(), DrainEnd::kAborted);
   EXPECT_EQ(said_, (Words{"finish", "save", "save ends", "resume"}));
+  EXPECT_EQ(LoggedLines(LogLevel::kError), errors) << "no state is lost";
   EXPECT_EQ(LoggedLines(LogLevel::kWarning), warnings) << "it is not given up by its time";
 }
 
