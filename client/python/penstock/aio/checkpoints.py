@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from penstock import tensors
 from penstock.aio.connection import Connection
-from penstock.aio.reading import read_parameters
+from penstock.aio.off_loop import off_loop
+from penstock.aio.reading import read_parameters, tied_names
 from penstock.aio.resources import PipelineResource
 from penstock.deadline import LONGEST_WAIT, Deadline
+from penstock.distributed import write_distributed
+from penstock.parameters import with_tied_names
 from penstock.requests import new_request_id
 from penstock.specifications import names_of
 from penstock.tensors import Array
@@ -78,10 +82,34 @@ class Checkpoint:
                 no room to read it.
             DeadlineError: it took more than ``timeout`` seconds.
         """
-        request = state_pb2.ReadParametersRequest(
-            checkpoint=self.name, names=names_of(names), include_optimizer_state=include_optimizer_state
-        )
+        request = self._read_request(names, include_optimizer_state)
         return tensors.shown(await read_parameters(self._connection, request, Deadline(timeout)))
+
+    async def save_distributed(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        include_optimizer_state: bool = False,
+        timeout: float | None = None,
+    ) -> int:
+        """Writes it to a new folder of this machine, as :meth:`Pipeline.save_distributed`.
+
+        Returns:
+            The step that it is of.
+
+        Raises:
+            ImportError: PyTorch is not installed.
+            FileExistsError: there is something of that name.
+            PenstockError: as :meth:`read_parameters`; MODEL_NOT_FOUND: the exported program, which has the names of
+                tied parameters, is deleted.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        deadline = Deadline(timeout)
+        program = self.message.model if self.message.program_digest else ""
+        tied = await tied_names(self._connection, program, deadline)
+        parameters = await read_parameters(self._connection, self._read_request((), include_optimizer_state), deadline)
+        await off_loop(write_distributed, path, with_tied_names(parameters, tied))
+        return parameters.step
 
     async def delete(self, *, timeout: float | None = None) -> None:
         """Deletes it, also where its pipeline is deleted.
@@ -97,4 +125,9 @@ class Checkpoint:
             state_pb2.DeleteCheckpointResponse,
             Deadline(timeout),
             LONGEST_WAIT,
+        )
+
+    def _read_request(self, names: Sequence[str], include_optimizer_state: bool) -> state_pb2.ReadParametersRequest:
+        return state_pb2.ReadParametersRequest(
+            checkpoint=self.name, names=names_of(names), include_optimizer_state=include_optimizer_state
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from penstock.aio.attempts import collect
 from penstock.aio.connection import Connection
 from penstock.deadline import Deadline
 from penstock.parameters import Parameters
-from penstock.v1 import state_pb2
+from penstock.v1 import model_pb2, state_pb2
 
 
 async def read_parameters(
@@ -23,3 +25,11 @@ async def read_parameters(
 
     await connection.retry(attempt, method, deadline)
     return result
+
+
+async def tied_names(connection: Connection, program: str, deadline: Deadline | None) -> Mapping[str, str]:
+    """Other names of parameters in the ``state_dict()`` of the module that was exported; none without a program."""
+    if not program:
+        return {}
+    request = model_pb2.GetModelRequest(name=f"models/{program}")
+    return (await connection.unary("ModelService/GetModel", request, model_pb2.Model, deadline)).tied_names

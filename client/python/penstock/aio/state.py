@@ -11,8 +11,10 @@ from penstock import safetensors, tensors
 from penstock.aio import uploads
 from penstock.aio.handles import ValueHandle
 from penstock.aio.off_loop import off_loop
+from penstock.aio.reading import tied_names
 from penstock.aio.resources import PipelineResource
 from penstock.deadline import LONGEST_WAIT, Deadline
+from penstock.distributed import write_distributed
 from penstock.parameters import (
     OPTIMIZER_PREFIX,
     Parameters,
@@ -26,7 +28,7 @@ from penstock.parameters import (
 from penstock.requests import new_request_id
 from penstock.specifications import OptimizerSettings, changed_optimizer
 from penstock.tensors import as_array, as_tensor
-from penstock.v1 import model_pb2, pipeline_pb2, state_pb2
+from penstock.v1 import pipeline_pb2, state_pb2
 
 if TYPE_CHECKING:
     import torch
@@ -226,6 +228,30 @@ class PipelineState(PipelineResource):
         await off_loop(safetensors.write_safetensors, path, with_tied_names(parameters, await self._tied_names()), metadata)
         return parameters.step
 
+    async def save_distributed(
+        self, path: str | os.PathLike[str], *, include_optimizer_state: bool = False
+    ) -> int:
+        """Writes the same to a new folder of this machine, in the format of PyTorch's distributed checkpoints::
+
+            pipeline.save_distributed("gpt-dcp")
+            weights = {"model": module.state_dict()}
+            torch.distributed.checkpoint.load(weights, checkpoint_id="gpt-dcp", no_dist=True)
+            module.load_state_dict(weights["model"])
+
+        The optimizer's state stands under ``"optimizer"``, ``"state"``, NAME and PyTorch's name of the slot, the step
+        under ``"step"``.
+
+        Returns:
+            The step that they are of.
+
+        Raises:
+            ImportError: PyTorch is not installed.
+            FileExistsError: there is something of that name.
+        """
+        parameters = await self._read_parameters((), include_optimizer_state)
+        await off_loop(write_distributed, path, with_tied_names(parameters, await self._tied_names()))
+        return parameters.step
+
     async def load_safetensors(
         self, path: str | os.PathLike[str], *, strict: bool = True, step: int | None = None
     ) -> None:
@@ -294,9 +320,4 @@ class PipelineState(PipelineResource):
             self._connection.release_later(handle.name for handle in handles)
 
     async def _tied_names(self, deadline: Deadline | None = None) -> Mapping[str, str]:
-        """Other names of parameters in the module's ``state_dict()``."""
-        program = self.message.spec.model.program
-        if not program:
-            return {}
-        request = model_pb2.GetModelRequest(name=f"models/{program}")
-        return (await self._connection.unary("ModelService/GetModel", request, model_pb2.Model, deadline)).tied_names
+        return await tied_names(self._connection, self.message.spec.model.program, deadline)
