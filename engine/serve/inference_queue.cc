@@ -70,15 +70,18 @@ void InferenceQueue::EndRun(const CallPointer& call) {
 }
 
 CallPointer InferenceQueue::Next() const {
-  std::map<std::string, int64_t> urgent;  // runs with a priority, by caller
-  for (const CallPointer& running : running_) {
-    if (running->priority() > 0) ++urgent[running->context.caller];
-  }
-  const int64_t most = CallerShare(in_flight_, /*others=*/true);
+  const int64_t quarter = CallerShare(in_flight_, /*others=*/true);
+  if (running() >= in_flight_ + quarter) return nullptr;
+  std::map<std::string, int64_t> urgent;  // runs with a priority, by each caller that has runs
+  for (const CallPointer& running : running_) urgent[running->context.caller] += running->priority() > 0 ? 1 : 0;
+  const auto may_start = [&](const std::string& caller, bool bounded) {
+    const auto own = urgent.find(caller);
+    return own == urgent.end() || (has_place() && (!bounded || own->second < quarter));
+  };
   for (const bool shares : {true, false}) {  // where nobody else can start, whoever can
     for (const auto& [priority, turns] : turns_) {
       const bool bounded = shares && priority > 0;
-      CallPointer next = turns.Next([&](const std::string& caller) { return !bounded || urgent[caller] < most; });
+      CallPointer next = turns.Next([&](const std::string& caller) { return may_start(caller, bounded); });
       if (next != nullptr) return next;
     }
   }

@@ -19,9 +19,10 @@ namespace penstock {
 //
 // Model:     A call waits from acceptance on; once its inputs are there it is ready, too. The ready ones start by
 //            priority, those of equal priority by turns of their callers (caller_turns.h), and those of one caller as
-//            they became ready; the lanes keep to that order. Of the runs, a caller's with a priority above 0 take at
-//            most a quarter while another call can start, so that one caller with the highest priority does not keep
-//            all others waiting.
+//            they became ready; the lanes keep to that order. So that a caller with many runs does not keep another's
+//            first from the lanes, callers without a run start one each beyond the limit, up to a quarter of it. Of the
+//            runs, a caller's with a priority above 0 take at most a quarter while another call can start, so that one
+//            caller with the highest priority does not keep all others waiting.
 // Threads:   Those of ServedCalls, whose lock is held around every call.
 // Fails:     CheckNew: QUEUE_FULL, CALLER_QUOTA.
 class InferenceQueue {
@@ -34,8 +35,8 @@ class InferenceQueue {
   void SetReady(const CallPointer& call);  // of one that waits
   void Remove(const CallPointer& call);    // before it runs
 
-  bool runnable() const { return static_cast<int>(running_.size()) < in_flight_ && ready_ > 0; }
-  // Takes the next call; it runs.
+  bool runnable() const { return ready_ > 0 && (has_place() || Next() != nullptr); }
+  // Takes the next call; it runs. Only if runnable().
   CallPointer Start();
   void EndRun(const CallPointer& call);
 
@@ -44,7 +45,8 @@ class InferenceQueue {
   bool idle() const { return waiting_.empty() && running_.empty(); }
 
  private:
-  CallPointer Next() const;               // null only where none is ready
+  bool has_place() const { return running() < in_flight_; }
+  CallPointer Next() const;               // null where none may start
   void Unready(const CallPointer& call);  // if it is ready
   void Leave(const CallPointer& call);    // what waits
 

@@ -77,18 +77,23 @@ def kept(raw: Raw, names: Names, case: Case) -> list[Any]:
     return [
         [(one.name, one.state_token) for one in raw.call("ListPipelines", pipeline_pb2.ListPipelinesRequest()).pipelines],
         raw.unary("StateService/ListCheckpoints", checkpoints, state_pb2.ListCheckpointsResponse),
-        sorted(one.name for one in raw.call("ListHandles", handle_pb2.ListHandlesRequest(parent="pipelines/-")).handles),
         *([] if case.accepted else [journal(names.pipeline), journal(names.held)]),
     ]
+
+
+def handles(raw: Raw) -> set[str]:
+    return {one.name for one in raw.call("ListHandles", handle_pb2.ListHandlesRequest(parent="pipelines/-")).handles}
 
 
 @pytest.mark.usefixtures("next_request_is_served")
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.group}: {case.what}" for case in CASES])
 def test_a_bad_input(daemon: Daemon, raw: Raw, names: Names, case: Case) -> None:
-    before = kept(raw, names, case)
+    before, old = kept(raw, names, case), handles(raw)
     code = grpc.StatusCode[case.code]
     refused(lambda: send(daemon.address, case, names), code, case.reason, case.field, case.value)
     assert kept(raw, names, case) == before
+    # Those of good calls go in the background meanwhile.
+    assert {names.handle, names.graph} <= handles(raw) <= old
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

@@ -685,13 +685,28 @@ TEST_F(SharedQueuesTest, TheHighestPriorityDoesNotKeepOthersWaiting) {
   };
   for (int i = 0; i < 10; ++i) ask("ann", 9);
   control_->AwaitInferences(4);
-  ask("bob", 0);
+  for (int i = 0; i < 2; ++i) ask("bob", 0);
+  control_->AwaitInferences(5);
+  EXPECT_THAT(control_->inference_priorities(), ElementsAre(9, 9, 9, 9, 0)) << "bob's first";
+  for (int i = 0; i < 2; ++i) control_->ResumeOneInference();
+  control_->AwaitInferences(4);
+  EXPECT_THAT(control_->inference_priorities(), ElementsAre(9, 9, 9, 9, 0, 0));
   control_->ResumeOneInference();
   control_->AwaitInferences(4);
-  EXPECT_THAT(control_->inference_priorities(), ElementsAre(9, 9, 9, 9, 0));
-  control_->ResumeOneInference();
+  EXPECT_THAT(control_->inference_priorities(), ElementsAre(9, 9, 9, 9, 0, 0, 9)) << "nobody else can start";
+}
+
+TEST_F(SharedQueuesTest, ACallerWithoutARunWaitsForNoRunOfOthersUpToAQuarterMore) {
+  control_->HoldInference();
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(gpt_->Infer(Caller("ann"), Ask()).ok());
   control_->AwaitInferences(4);
-  EXPECT_THAT(control_->inference_priorities(), ElementsAre(9, 9, 9, 9, 0, 9)) << "nobody else can start";
+  const HandleName first = *gpt_->Infer(Caller("bob"), Ask())->outputs;
+  const HandleName next = *gpt_->Infer(Caller("bob"), Ask())->outputs;
+  const HandleName beyond = *gpt_->Infer(Caller("carl"), Ask())->outputs;
+  control_->AwaitInferences(5);
+  EXPECT_EQ(*handles_->RequestCancel("bob", first), CancelEffect::kCancelling) << "it runs, as the fifth of four";
+  EXPECT_EQ(*handles_->RequestCancel("bob", next), CancelEffect::kCancelled) << "he has a run";
+  EXPECT_EQ(*handles_->RequestCancel("carl", beyond), CancelEffect::kCancelled) << "a quarter of four is one";
 }
 
 TEST_F(SharedQueuesTest, CallersOfOnePriorityTakeTurnsHoweverManyCallsOneHas) {
@@ -719,7 +734,7 @@ TEST_F(SharedQueuesTest, CallersOfOnePriorityTakeTurnsHoweverManyCallsOneHas) {
 
 TEST_F(SharedQueuesTest, ATurnOfACallerGoesToItsHighestPriorityOnly) {
   control_->HoldInference();
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(gpt_->Infer(Caller("ann"), Ask()).ok());
+  for (const char* caller : {"ann", "bob", "ann", "bob"}) ASSERT_TRUE(gpt_->Infer(Caller(caller), Ask()).ok());
   control_->AwaitInferences(4);
   InferCall urgent = Ask();
   urgent.request.priority = 1;
