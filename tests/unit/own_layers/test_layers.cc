@@ -4,7 +4,11 @@
 #include <ATen/ops/max.h>
 #include <ATen/ops/mul.h>
 
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -71,6 +75,40 @@ class FailsToCommit : public Twice {
   bool failed_ = false;
 };
 
+// Kind `test_killer`: its input. Ends the process by SIGKILL, once, in the part of a step that the file says which the
+// variable PENSTOCK_TEST_KILL names: option at, then forward, backward or commit, then the micro-batch (of commit: 0).
+class Killer : public Layer {
+ public:
+  explicit Killer(std::string at) : at_(std::move(at)) {}
+
+  Batch Forward(const Batch& inputs, const LayerContext& context) override {
+    const int64_t micro_batch = context.micro_batch.value();
+    if (context.training) KillIfAsked("forward", micro_batch);
+    const at::Tensor output = at::mul(penstock::OnlyInput(inputs, "test_killer"), 1);
+    if (output.requires_grad()) {
+      output.register_hook([this, micro_batch](const at::Tensor&) { KillIfAsked("backward", micro_batch); });
+    }
+    return {output};
+  }
+  void CommitStatistics() override { KillIfAsked("commit", 0); }
+  std::vector<TensorSignature> InputSignature() const override { return {}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {}; }
+  bool KeepsLeadingDimensions() const override { return true; }
+
+ private:
+  void KillIfAsked(const std::string& part, int64_t micro_batch) const {
+    const char* const path = std::getenv("PENSTOCK_TEST_KILL");
+    if (path == nullptr) return;
+    std::string asked;
+    std::getline(std::ifstream(path), asked);
+    if (asked != at_ + " " + part + " " + std::to_string(micro_batch)) return;
+    std::remove(path);
+    std::raise(SIGKILL);
+  }
+
+  const std::string at_;
+};
+
 TensorSignature Anything() { return {"", penstock::DataType::kUnspecified, {}, /*any=*/true}; }
 
 // Kind `test_values`: its input, None, the number of its micro-batch, and a dictionary with a tensor in a list.
@@ -130,6 +168,13 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeTwice(const LayerRequest& request) {
   return std::make_unique<Twice>(false);
 }
 
+absl::StatusOr<std::unique_ptr<Layer>> MakeKiller(const LayerRequest& request) {
+  penstock::OptionReader reader(request.options, request.path);
+  const std::string at = reader.Text("at", "");
+  PENSTOCK_RETURN_IF_ERROR(reader.Finish());
+  return std::make_unique<Killer>(at);
+}
+
 absl::StatusOr<std::unique_ptr<Layer>> MakeFaulty(const LayerRequest& request) {
   penstock::OptionReader reader(request.options, request.path);
   const std::string fault = reader.Text("fault", "");
@@ -155,6 +200,7 @@ PENSTOCK_LAYER_LIBRARY(kinds) {
   if (fault == "built_in") return kinds.Add("linear", MakeTwice);
   kinds.Add("test_twice", MakeTwice);
   kinds.Add("test_faulty", MakeFaulty);
+  kinds.Add("test_killer", MakeKiller);
   kinds.Add("test_values", MakePlain<ManyValues>);
   kinds.Add("test_values_sum", MakePlain<SumsValues>);
   kinds.Add("test_list", MakePlain<MakesList>);
