@@ -268,7 +268,7 @@ class Daemon::Parts {
     builder.factory = {.create = &Pipeline::Create,
                        .plan = &Pipeline::MakePlan,
                        .search = &Pipeline::SearchPlans,
-                       .load = [this](ModelSpec* spec) { return models_->Load(spec); }};
+                       .load = [this](ModelSpec* spec, const std::string& kept) { return models_->Load(spec, kept); }};
     builder.devices = devices_.get();
     builder.handles = handles_.get();
     builder.timers = timers_.get();

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
+#include "engine/base/durable_file.h"
 #include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
@@ -78,21 +79,16 @@ absl::Status Blobs::RemoveLeftovers() {
   return absl::OkStatus();
 }
 
-absl::Status Blobs::WriteDurable(FileSystem* files, const std::string& folder, const std::string& digest,
-                                 std::string_view content) {
-  const std::string unfinished = absl::StrCat(folder, "/", kUnfinishedBlob, HexOf(digest));
-  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files->Create(unfinished));
-  absl::Status written = file->Append(content);
-  if (written.ok()) written = file->Sync();
-  if (written.ok()) written = file->Close();
-  if (written.ok()) written = files->Rename(unfinished, absl::StrCat(folder, "/", HexOf(digest)));
-  if (!written.ok()) files->RemoveAll(unfinished).IgnoreError();  // what stays goes at the next Open()
-  return written;
+absl::Status Blobs::Write(FileSystem* files, const std::string& folder, const std::string& digest,
+                          std::string_view content) {
+  const std::string name = HexOf(digest);  // what stays unfinished goes at the next Open()
+  return WriteDurable(files, absl::StrCat(folder, "/", kUnfinishedBlob, name), absl::StrCat(folder, "/", name),
+                      content);
 }
 
 absl::Status Blobs::Store(const std::string& digest, std::string_view content) {
   if (durable_.contains(digest)) return absl::OkStatus();
-  PENSTOCK_RETURN_IF_ERROR(WriteDurable(files_, folder_, digest, content));
+  PENSTOCK_RETURN_IF_ERROR(Write(files_, folder_, digest, content));
   durable_.insert(digest);
   return absl::OkStatus();
 }
@@ -143,7 +139,7 @@ absl::StatusOr<std::string> Blobs::Read(const std::string& digest) const {
 
 absl::Status Blobs::CopyTo(const std::string& digest, const std::string& folder) const {
   PENSTOCK_ASSIGN_OR_RETURN(const std::string content, Read(digest));
-  return WriteDurable(files_, folder, digest, content);
+  return Write(files_, folder, digest, content);
 }
 
 }  // namespace penstock

@@ -64,8 +64,8 @@ class Blobs {
   Blobs(FileSystem* files, Database* database, std::string folder)
       : files_(files), database_(database), folder_(std::move(folder)) {}
   absl::Status ReadTable();
-  static absl::Status WriteDurable(FileSystem* files, const std::string& folder, const std::string& digest,
-                                   std::string_view content);
+  static absl::Status Write(FileSystem* files, const std::string& folder, const std::string& digest,
+                            std::string_view content);
 
   FileSystem* const files_;
   Database* const database_;

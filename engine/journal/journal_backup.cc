@@ -1,12 +1,16 @@
 // Copies of a journal that is in use.
 
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/durable_file.h"
 #include "engine/base/error.h"
 #include "engine/base/file.h"
+#include "engine/base/file_pieces.h"
 #include "engine/base/status_macros.h"
 #include "engine/journal/journal_paths.h"
 #include "engine/journal/pipeline_journal.h"
@@ -43,6 +47,13 @@ absl::Status PipelineJournal::BackUp(const std::string& folder) {
     for (const auto& [digest, references] : blobs_->references()) digests.push_back(digest);
   }
   for (const std::string& digest : digests) PENSTOCK_RETURN_IF_ERROR(blobs_->CopyTo(digest, paths.blobs));
+  const std::string program = JournalPaths(folder_).program;
+  if (files->Exists(program)) {
+    const auto copy = [&](WritableFile& file) {
+      return ReadInPieces(program, [&](std::string_view piece) { return file.Append(piece); });
+    };
+    PENSTOCK_RETURN_IF_ERROR(WriteDurable(files, paths.program + ".unfinished", paths.program, copy));
+  }
   return files->Rename(unfinished, folder);
 }
 

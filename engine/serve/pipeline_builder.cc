@@ -12,6 +12,7 @@
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint_store.h"
+#include "engine/journal/journal_paths.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/observe/trace_memory.h"
 #include "engine/plan/planning.h"
@@ -20,8 +21,8 @@
 
 namespace penstock {
 
-absl::Status PipelineBuilder::Load(PipelineSpec* spec) const {
-  return options_.factory.load ? options_.factory.load(&spec->model) : absl::OkStatus();
+absl::Status PipelineBuilder::Load(PipelineSpec* spec, const std::string& kept) const {
+  return options_.factory.load ? options_.factory.load(&spec->model, kept) : absl::OkStatus();
 }
 
 Pipeline::Options PipelineBuilder::EngineOptions(bool rehearse, Planning* planning) const {
@@ -122,7 +123,8 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   std::optional<LoadedCheckpoint> base;
   PENSTOCK_RETURN_IF_ERROR(OpenJournal(name, life, recipe, &durable, &base));
   PipelineSpec& spec = recipe->spec;
-  PENSTOCK_RETURN_IF_ERROR(Load(&spec));
+  const std::string folder = JournalFolder(life.id);
+  PENSTOCK_RETURN_IF_ERROR(Load(&spec, folder.empty() ? "" : JournalPaths(folder).program));
   std::shared_ptr<PipelineMetrics> metrics;
   Pipeline::Options engine = EngineOptions(may_rehearse(), planning);
   struct Held {  // goes where the creation fails
@@ -194,7 +196,7 @@ template <typename Found, typename Look>
 absl::StatusOr<Found> PipelineBuilder::Trial(const std::string& caller, PipelineSpec spec,
                                              const MayRehearse& may_rehearse, Planning* planning,
                                              const Look& look) const {
-  PENSTOCK_RETURN_IF_ERROR(Load(&spec));
+  PENSTOCK_RETURN_IF_ERROR(Load(&spec, /*kept=*/""));
   Pipeline::Options engine = EngineOptions(may_rehearse(), planning);
   PENSTOCK_ASSIGN_OR_RETURN(const auto held, HoldMemory({MemoryClass::kPipelines, caller}, &engine));  // of trials
   return look(spec, engine);

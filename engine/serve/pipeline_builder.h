@@ -30,9 +30,9 @@ struct PipelineFactory {
   std::function<absl::StatusOr<std::unique_ptr<Pipeline>>(const PipelineSpec&, Pipeline::Options)> create;
   std::function<absl::StatusOr<Plan>(const PipelineSpec&, const Pipeline::Options&)> plan;
   std::function<absl::StatusOr<PlanSearch>(const PipelineSpec&, const Pipeline::Options&)> search = {};
-  // Reads what the specification only names: its exported program, whose digest it fills in. Null: there is nothing to
-  // read.
-  std::function<absl::Status(ModelSpec*)> load = {};
+  // Reads what the specification only names: its exported program, whose digest it fills in. `kept`: a file that has a
+  // copy of the program, or gets one; empty: none. Null: there is nothing to read.
+  std::function<absl::Status(ModelSpec*, const std::string& kept)> load = {};
 };
 
 // A checkpoint of a pipeline, living or deleted.
@@ -118,7 +118,7 @@ class PipelineBuilder {
                                          Planning* planning) const;
 
  private:
-  absl::Status Load(PipelineSpec* spec) const;
+  absl::Status Load(PipelineSpec* spec, const std::string& kept) const;
   // Opens the journal of a life; of one that is made again, finds the state and the recipe that it goes on from.
   absl::Status OpenJournal(const std::string& name, const PipelineLife& life, PipelineRecipe* recipe,
                            ServedPipeline::Durable* durable, std::optional<LoadedCheckpoint>* base) const;

@@ -6,6 +6,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "engine/base/durable_file.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
@@ -154,7 +155,7 @@ absl::StatusOr<ModelRoot::Page> ModelRoot::List(const std::string& after, int li
   return page;
 }
 
-absl::Status ModelRoot::Load(ModelSpec* spec) {
+absl::Status ModelRoot::Load(ModelSpec* spec, const std::string& kept) {
   if (spec->program.empty()) return absl::OkStatus();
   {
     absl::MutexLock lock(&mu_);
@@ -165,26 +166,30 @@ absl::Status ModelRoot::Load(ModelSpec* spec) {
     loading_.erase(loading_.find(program));
   };
   const absl::Status status = [&]() -> absl::Status {
-    PENSTOCK_ASSIGN_OR_RETURN(const FileInfo info, Find(spec->program));
+    const bool has_copy = !kept.empty() && options_.files->Exists(kept);
+    PENSTOCK_ASSIGN_OR_RETURN(const FileInfo info, has_copy ? options_.files->Info(kept) : Find(spec->program));
     if (!info.plain) return ModelNotFound(spec->program);
     PENSTOCK_ASSIGN_OR_RETURN(MemoryReservation held, HoldMemory(spec->program, info.bytes));
-    absl::StatusOr<std::string> bytes = options_.files->Read(PathOf(spec->program));
+    absl::StatusOr<std::string> bytes = options_.files->Read(has_copy ? kept : PathOf(spec->program));
     if (absl::IsNotFound(bytes.status())) return ModelNotFound(spec->program);
     PENSTOCK_RETURN_IF_ERROR(bytes.status());
     const std::string digest = Sha256::Of(*bytes);
-    const auto kept = std::make_shared<const HeldBytes>(std::move(held), *std::move(bytes));
+    const auto content = std::make_shared<const HeldBytes>(std::move(held), *std::move(bytes));
     if (!spec->program_digest.empty() && spec->program_digest != digest) {
       return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
-                   absl::StrCat("spec.model.program_digest: the file in the model root is another one, ", digest,
-                                ", got ", spec->program_digest))
+                   absl::StrCat("spec.model.program_digest: the file in the ", has_copy ? "journal" : "model root",
+                                " is another one, ", digest, ", got ", spec->program_digest))
           .With("field", "spec.model.program_digest")
           .With("value", spec->program_digest)
           .With("model", spec->program);
     }
     PENSTOCK_ASSIGN_OR_RETURN(
         ExportedProgram program,
-        ReadExportedProgram(std::shared_ptr<const std::string>(kept, &kept->bytes), ProgramLimits()));
+        ReadExportedProgram(std::shared_ptr<const std::string>(content, &content->bytes), ProgramLimits()));
     PENSTOCK_ASSIGN_OR_RETURN(spec->loaded_program, ProgramModel::Create(std::move(program), spec->program_cuts));
+    if (!kept.empty() && !has_copy) {
+      PENSTOCK_RETURN_IF_ERROR(WriteDurable(options_.files, kept + ".unfinished", kept, content->bytes));
+    }
     spec->program_digest = digest;
     return absl::OkStatus();
   }();

@@ -57,10 +57,11 @@ class ModelRoot {
   // is one.
   absl::StatusOr<Page> List(const std::string& after, int limit) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Reads the program that a specification names, if any, and fills in its digest.
+  // Reads the program that a specification names, if any, and fills in its digest: from the file `kept` if that is
+  // there, whatever the folder has by now; else from the folder, and puts a copy there. Empty: no copy is kept.
   //
-  // Fails:     also MODEL_MISMATCH if the specification names a digest, and the file has another.
-  absl::Status Load(ModelSpec* spec) ABSL_LOCKS_EXCLUDED(mu_);
+  // Fails:     also MODEL_MISMATCH if the specification names a digest, and the file has another; STORAGE_FULL.
+  absl::Status Load(ModelSpec* spec, const std::string& kept = "") ABSL_LOCKS_EXCLUDED(mu_);
 
   // Fails: also MODEL_IN_USE, naming a pipeline.
   absl::Status Delete(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);

@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import penstock
 import pytest
-from penstock.v1 import model_pb2, pipeline_pb2, work_pb2
+from penstock.v1 import journal_pb2, model_pb2, pipeline_pb2, work_pb2
 
 import model_files as files
 from conftest import QUICK_DRAIN, StartDaemon
@@ -834,17 +834,22 @@ def test_training_goes_on_after_kill_bit_for_bit(start_daemon: StartDaemon, tmp_
             pipeline.train_step(*word_batch(step))
         undisturbed = state_of(pipeline)
     daemon.kill()
+    (root / WORDS).rename(tmp_path / "away")
+    (root / WORDS).write_bytes(golden(SMALL))
     daemon.start()
     raw = Raw(daemon.address)
     with penstock.Client(daemon.address) as client:
         pipeline = client.pipeline("trained")
         assert not differing(state_of(pipeline), undisturbed), "what the journal has was not made again"
+        assert [copy.read_bytes() for copy in daemon.state_dir.glob("journal/*/program.pt2")] == [golden(WORDS)]
+        (tmp_path / "away").replace(root / WORDS)
         assert pipeline.restore_checkpoint("two").step == 2
         for step in range(2, 4):
             pipeline.train_step(*word_batch(step))
         assert not differing(state_of(pipeline), undisturbed)
         digest = pipeline.message.spec.model.program_digest
         pipeline.delete()
+        assert not list(daemon.state_dir.glob("journal/*/program.pt2")), "it goes with its pipeline"
 
         # The same graph, with one weight changed: another file.
         content = records(golden(WORDS))
@@ -882,3 +887,21 @@ def test_training_goes_on_after_kill_bit_for_bit(start_daemon: StartDaemon, tmp_
         pipeline = client.create_pipeline_from("trained", spec("renamed.pt2", "cross_entropy"))
         assert pipeline.restore_checkpoint("two").step == 2
     daemon.stop()
+
+
+def test_a_copy_of_the_journal_has_the_program(start_daemon: StartDaemon, tmp_path: pathlib.Path) -> None:
+    daemon = start_daemon(*flags(tmp_path / "models"))
+    raw = Raw(daemon.address)
+    copy = tmp_path / "copy"
+    with penstock.Client(daemon.address) as client:
+        upload(raw, WORDS, golden(WORDS))
+        pipeline = client.create_pipeline_from("trained", spec(WORDS, "cross_entropy"))
+        pipeline.train_step(*word_batch(0))
+        wanted = state_of(pipeline)
+        request = journal_pb2.BackUpJournalRequest(folder=str(copy))
+        raw.unary("JournalService/BackUpJournal", request, journal_pb2.BackUpJournalResponse)
+    (tmp_path / "other").mkdir()
+    copy.rename(tmp_path / "other" / "state")
+    other = Daemon(tmp_path / "other", *QUICK_DRAIN)  # without a model root
+    with other.running(), penstock.Client(other.address) as client:
+        assert not differing(state_of(client.pipeline("trained")), wanted)

@@ -181,6 +181,38 @@ TEST(ModelRoot, DeletesNothingThatIsBeingLoaded) {
   EXPECT_TRUE(root.Delete("a.pt2").ok()) << "it is loaded";
 }
 
+TEST(ModelRoot, ACopyIsKeptAndReadWhateverTheFolderHas) {
+  ModelFolder folder;
+  ModelFolder journal;
+  const std::string kept = journal.path() + "/program";
+  folder.Put("a.pt2", GoldenFile("language.pt2"));
+  ModelRoot root(folder.Options());
+  ModelSpec spec;
+  spec.program = "a.pt2";
+  ASSERT_TRUE(root.Load(&spec, kept).ok());
+  const std::string digest = spec.program_digest;
+  for (const char* now : {"another one", "none"}) {
+    if (now == std::string("none")) {
+      std::filesystem::remove(folder.path() + "/a.pt2");
+    } else {
+      folder.Put("a.pt2", GoldenFile("conv_net.pt2"));
+    }
+    for (const std::string& wanted : {digest, std::string()}) {
+      spec.program_digest = wanted;
+      spec.loaded_program = nullptr;
+      ASSERT_TRUE(root.Load(&spec, kept).ok()) << now;
+      EXPECT_EQ(spec.program_digest, digest);
+      EXPECT_NE(spec.loaded_program, nullptr);
+    }
+  }
+  EXPECT_EQ(ReasonOf(root.Load(&spec, kept + "-of-another")), "MODEL_NOT_FOUND");
+  EXPECT_THAT(journal.Names(), ElementsAre("program"));
+  journal.Put("program", GoldenFile("conv_net.pt2"));
+  const absl::Status changed = root.Load(&spec, kept);
+  EXPECT_EQ(ReasonOf(changed), "MODEL_MISMATCH");
+  EXPECT_THAT(std::string(changed.message()), HasSubstr("the file in the journal"));
+}
+
 TEST(ModelRoot, ALoadThatThrowsLeavesNoMark) {
   ModelFolder folder;
   ModelRoot root(folder.Options());

@@ -60,7 +60,7 @@ class HostingFixture : public ::testing::Test {
       if (engine.metrics) engine.metrics(plan_.has_value() ? *plan_ : pipeline->plan());
       return pipeline;
     };
-    options.builder.factory.load = [this](ModelSpec*) {
+    options.builder.factory.load = [this](ModelSpec*, const std::string&) {
       if (before_load_) before_load_();
       return absl::OkStatus();
     };
