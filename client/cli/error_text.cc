@@ -39,6 +39,8 @@ constexpr auto kReasonHints = std::to_array<Hint>({
     {"ACCUMULATION_HELD",
      "wait for the holder's step, or end what it has left behind: penstock pipeline discard --force"},
     {"ACCUMULATION_LOST", "discard, then contribute all of the step anew"},
+    {"GRAPH_OPEN",
+     "wait for the Backward, or let the graph's owner release it: penstock handle list, penstock handle release"},
     {"HANDLE_RELEASED", "the result is gone for good; run the work again"},
     {"HANDLE_EXPIRED", "run the work again, and renew or fetch in time: penstock handle renew"},
     {"HANDLE_NOT_FOUND", "check the name, and --caller: a handle is visible to its owner only"},

@@ -245,7 +245,9 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, con
   absl::MutexLock disk_lock(&disk_mu_);
   const bool over = options.replace && Find(id).ok();
   if (!over) PENSTOCK_RETURN_IF_ERROR(CheckFree(id));
-  CheckpointManifest manifest{.format = facts.place.life.empty() ? 2 : 3,
+  CheckpointManifest manifest{.format = facts.place.life.empty() ? 2
+                                        : facts.training.empty() ? 3
+                                                                 : 4,
                               .step = facts.step,
                               .spec_digest = facts.spec_digest,
                               .rotating = facts.rotating,
@@ -254,6 +256,7 @@ absl::StatusOr<CheckpointInfo> CheckpointFolder::Save(const std::string& id, con
                               .version = facts.place.version,
                               .whole = facts.place.whole,
                               .automatic = facts.place.automatic,
+                              .training = facts.training,
                               .created_unix_ms = absl::ToUnixMillis(clock_->WallNow())};
   if (facts.specification != nullptr) manifest.specification = *facts.specification;
   for (const NamedTensor& tensor : state) {
@@ -432,7 +435,13 @@ absl::StatusOr<LoadedCheckpoint> CheckpointFolder::Read(const std::string& id, s
   if (names != manifest->names) {
     return corrupt(absl::StrCat(kManifestFile, " names other tensors than ", manifest->file));
   }
-  return LoadedCheckpoint{InfoOf(id, *manifest), std::move(file->tensors)};
+  LoadedCheckpoint loaded{.info = InfoOf(id, *manifest), .state = {}, .training = manifest->training};
+  for (NamedTensor& tensor : file->tensors) {
+    const bool of_training = manifest->format > 3 && tensor.name.starts_with(kTrainingTensors);
+    if (of_training) tensor.name.erase(0, kTrainingTensors.size());
+    (of_training ? loaded.training_tensors : loaded.state).push_back(std::move(tensor));
+  }
+  return loaded;
 }
 
 absl::StatusOr<CheckpointInfo> CheckpointFolder::Find(const std::string& id) const {

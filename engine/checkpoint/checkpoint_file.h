@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -52,6 +53,10 @@ struct CheckpointInfo {
   std::string damage = {};
 };
 
+// Begins the names of those tensors of a checkpoint that only a training which goes on from it gets (LoadedCheckpoint):
+// no name of a parameter, buffer or optimizer slot begins with a dot.
+inline constexpr std::string_view kTrainingTensors = ".training/";
+
 // What a checkpoint keeps beside the tensors. Nothing of it is looked at.
 struct CheckpointFacts {
   int64_t step = 0;
@@ -59,6 +64,9 @@ struct CheckpointFacts {
   std::shared_ptr<const std::string> specification = {};  // any bytes; null: none
   bool rotating = false;
   CheckpointPlace place = {};
+  // Of the calls that the training goes on with; printable ASCII without quotes and backslashes. Empty: it goes on with
+  // whole steps. Only with a place.
+  std::string training = {};
 };
 
 struct SaveOptions {
@@ -75,6 +83,8 @@ absl::Status CheckpointCorrupt(const std::string& id, std::string_view damage);
 struct LoadedCheckpoint {
   CheckpointInfo info;
   NamedTensors state;
+  std::string training = {};           // as CheckpointFacts'
+  NamedTensors training_tensors = {};  // without kTrainingTensors
 };
 
 // The checkpoints of one pipeline.

@@ -60,6 +60,7 @@ std::string FormatManifest(const CheckpointManifest& manifest) {
                     ",\n  \"version\": ", manifest.version, ",\n  \"whole\": ", manifest.whole ? 1 : 0,
                     ",\n  \"automatic\": ", manifest.automatic ? 1 : 0, ",\n");
   }
+  if (manifest.format > 3) absl::StrAppend(&text, "  \"training\": \"", manifest.training, "\",\n");
   absl::StrAppend(&text, "  \"created_unix_ms\": ", manifest.created_unix_ms, ",\n  \"names\": [", names, "]");
   if (manifest.format > 1) absl::StrAppendFormat(&text, ",\n  \"manifest_crc32c\": \"%08x\"", Crc32c(text));
   return text + "\n}\n";
@@ -75,7 +76,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
   bool good = ReadNumber(text, "format", &format) && ReadNumber(text, "step", &manifest.step) &&
               ReadNumber(text, "bytes", &manifest.bytes) &&
               ReadNumber(text, "created_unix_ms", &manifest.created_unix_ms) && checksum && digest && names &&
-              absl::SimpleHexAtoi(Unquoted(*checksum), &manifest.crc32c) && format >= 1 && format <= 3;
+              absl::SimpleHexAtoi(Unquoted(*checksum), &manifest.crc32c) && format >= 1 && format <= 4;
   good = good && manifest.step >= 0 && manifest.step <= kMaxStep && manifest.bytes >= 0;
   manifest.format = static_cast<int>(format);
   if (good && format >= 2) {
@@ -87,7 +88,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
     if (good) manifest.file = Unquoted(*file);
     good = good && std::find(kStateFiles.begin(), kStateFiles.end(), manifest.file) != kStateFiles.end();
   }
-  if (good && format == 3) {
+  if (good && format >= 3) {
     const auto life = ValueOf(text, "life");
     int64_t whole = 0;
     int64_t automatic = 0;
@@ -97,6 +98,11 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
     manifest.whole = whole == 1;
     manifest.automatic = automatic == 1;
     if (good) manifest.life = Unquoted(*life);
+  }
+  if (good && format == 4) {
+    const auto training = ValueOf(text, "training");
+    if (training) manifest.training = Unquoted(*training);
+    good = !manifest.training.empty();
   }
   if (good) {
     manifest.spec_digest = Unquoted(*digest);

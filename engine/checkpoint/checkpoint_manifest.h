@@ -21,7 +21,7 @@ inline constexpr std::array<std::string_view, 2> kStateFiles = {"state.safetenso
 // What the manifest says. Texts hold printable ASCII without quotes and backslashes.
 struct CheckpointManifest {
   // 1: before manifests kept specifications: the first file, no specification, not rotating, no checksum of its own.
-  // 2: without a place. 3: with one.
+  // 2: without a place. 3: with one. 4: with a training that goes on from it.
   int format = 2;
   int64_t step = 0;     // 0 to kMaxStep
   int64_t bytes = 0;    // of the file with the tensors
@@ -35,6 +35,7 @@ struct CheckpointManifest {
   int64_t version = 0;
   bool whole = false;
   bool automatic = false;
+  std::string training = {};  // CheckpointFacts'; of format 4 only, and not empty there
   int64_t created_unix_ms = 0;
   std::vector<std::string> names = {};  // of the tensors, in the order of the file
 

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/cancel_token.h"
+#include "engine/exec/accumulation.h"
 #include "engine/exec/fault_point.h"
 #include "engine/exec/outcome.h"
 #include "engine/exec/pass_event.h"
@@ -179,6 +180,12 @@ class Pipeline {
   // its uses. In model order, named as ExportState names parameters; those that have no gradient are left out.
   // Consistent as ExportState. Fails: ACCUMULATION_EMPTY; PIPELINE_BROKEN; HOST_MEMORY.
   virtual absl::StatusOr<NamedTensors> ExportGradients() const = 0;
+  // A copy of what calls since the last step have left. Consistent as ExportState. Fails: PIPELINE_BROKEN; HOST_MEMORY.
+  virtual absl::StatusOr<Accumulation> ExportAccumulation() const = 0;
+  virtual int64_t AccumulationBytes() const = 0;  // of such a copy
+  // Puts it where nothing is accumulated, behind an ImportState of the state that it goes with. Fails: MODEL_MISMATCH;
+  // HOST_MEMORY; then nothing is accumulated.
+  virtual absl::Status ImportAccumulation(const Accumulation& accumulation) = 0;
   // The caller's number of the state that the next training call leads to, if it changes the weights; 0 at first.
   virtual void SetNextState(int64_t number) = 0;
 

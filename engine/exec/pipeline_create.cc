@@ -236,12 +236,6 @@ absl::StatusOr<NamedTensors> PipelineImpl::ExportState(bool with_optimizer) cons
   return CopyToHost([&] { return rank_.StateViews(with_optimizer); });
 }
 
-absl::StatusOr<NamedTensors> PipelineImpl::ExportGradients() const {
-  PENSTOCK_RETURN_IF_ERROR(health());
-  if (!accumulating_) return NotNow("ACCUMULATION_EMPTY", "no gradients were accumulated");
-  return CopyToHost([&] { return rank_.Gradients(ties_); });
-}
-
 absl::StatusOr<NamedTensors> PipelineImpl::CopyToHost(const std::function<NamedTensors()>& views) const {
   rank_.SetIdle(StageState::kCheckpoint);
   NamedTensors copies;

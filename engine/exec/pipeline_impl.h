@@ -77,6 +77,9 @@ class PipelineImpl : public Pipeline {
   absl::Status UpdateOptimizer(const OptimizerSpec& spec) override;
   OptimizerSpec optimizer() const override ABSL_LOCKS_EXCLUDED(optimizer_mu_);
   absl::StatusOr<NamedTensors> ExportGradients() const override;
+  absl::StatusOr<Accumulation> ExportAccumulation() const override;
+  int64_t AccumulationBytes() const override;
+  absl::Status ImportAccumulation(const Accumulation& accumulation) override;
   void SetNextState(int64_t number) override { next_state_ = number; }
 
   absl::Status health() const override ABSL_LOCKS_EXCLUDED(health_mu_);

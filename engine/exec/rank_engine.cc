@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
@@ -129,18 +131,22 @@ void RankEngine::RestoreTiedGradients(const TiedGradients& ties) {
   for (const auto& stage : stages_) stage->RestoreTiedGradients(ties);
 }
 
-absl::Status RankEngine::Undo() {
+absl::Status RankEngine::OnEachStage(const std::function<void(Stage&)>& body) const {
   for (const auto& lane : lanes_) {
     PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
       lane->streams->RunOn(StreamKind::kCompute, [&] {
-        for (Stage* stage : lane->stages) {
-          if (fault_point_) fault_point_(FaultPoint::kUndo, stage->index());
-          stage->Undo();
-        }
+        for (Stage* stage : lane->stages) body(*stage);
       });
     }));
   }
   return absl::OkStatus();
+}
+
+absl::Status RankEngine::Undo() {
+  return OnEachStage([&](Stage& stage) {
+    if (fault_point_) fault_point_(FaultPoint::kUndo, stage.index());
+    stage.Undo();
+  });
 }
 
 NamedTensors RankEngine::StateViews(bool with_optimizer) const {
@@ -197,6 +203,24 @@ NamedTensors RankEngine::Gradients(TiedGradients places) const {
     for (NamedTensor& gradient : stage->Gradients(places)) gradients.push_back(std::move(gradient));
   }
   return gradients;
+}
+
+absl::StatusOr<NamedTensors> RankEngine::Accumulated() const {
+  NamedTensors accumulated;
+  PENSTOCK_RETURN_IF_ERROR(OnEachStage([&](Stage& stage) {
+    for (NamedTensor& tensor : stage.Accumulated()) accumulated.push_back(std::move(tensor));
+  }));
+  return accumulated;
+}
+
+absl::Status RankEngine::SetAccumulated(const NamedTensors& accumulated) {
+  PENSTOCK_RETURN_IF_ERROR(OnEachStage([&](Stage& stage) { stage.SetAccumulated(accumulated); }));
+  for (const auto& lane : lanes_) lane->CountGradients();
+  PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors taken, Accumulated());
+  if (taken.size() == accumulated.size()) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+               absl::StrCat("what was accumulated must be tensors of this pipeline, got ", accumulated.size(),
+                            " of which ", taken.size(), " are"));
 }
 
 int64_t RankEngine::parameter_count() const {

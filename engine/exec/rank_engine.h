@@ -88,6 +88,10 @@ class RankEngine {
   // What is accumulated, as a step would take it, in model order; parameters without a gradient are left out. Views,
   // and sums of tied ones. `places`: empty ones, one per use of each tied parameter. May throw (RunTorch).
   NamedTensors Gradients(TiedGradients places) const;
+  // What is accumulated, as the stages have it, with what they have noted (Stage::Accumulated): views. And back, into
+  // stages that have nothing of it. Fails: as RunTorch; MODEL_MISMATCH; then discard.
+  absl::StatusOr<NamedTensors> Accumulated() const;
+  absl::Status SetAccumulated(const NamedTensors& accumulated);
   int64_t parameter_count() const;
   // Other settings of the optimizer, on all stages or on none. Fails: as Optimizer::WithSettings.
   absl::Status UpdateOptimizer(const OptimizerSpec& spec);
@@ -96,6 +100,8 @@ class RankEngine {
   void SetIdle(StageState state) const;
 
  private:
+  // On the streams that runs compute on, lane by lane. Fails: as RunTorch, without the stages behind.
+  absl::Status OnEachStage(const std::function<void(Stage&)>& body) const;
   void AddLane(int index);
   void CountHeldBytes(Lane& lane) const;
 

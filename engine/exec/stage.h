@@ -138,6 +138,11 @@ class Stage {
   void ClearGradients();
   void CommitStatistics();
   void DiscardStatistics(MicroBatchIndex first);
+  // What contributions and forwards have left so far: gradient/LAYER.PARAMETER, of each use of a tied parameter its own,
+  // and note/LAYER/... Views. And back, into a stage that has nothing of it, as copies on its device; MODEL_MISMATCH,
+  // nothing changed, if a gradient does not fit. May throw (RunTorch).
+  NamedTensors Accumulated() const;
+  void SetAccumulated(const NamedTensors& accumulated);
 
   // The step, in parts that all stages go through together: hand out the gradients of tied parameters; sum them and
   // return the norms; with undo, copy what the step will change; change the weights, then the statistics.

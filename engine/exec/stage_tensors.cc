@@ -5,15 +5,27 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/shape_text.h"
 #include "engine/device/copy_tensors.h"
+#include "engine/device/torch_status.h"
 #include "engine/exec/stage.h"
 #include "engine/optim/gradient_norm.h"
 #include "engine/optim/parameter_groups.h"
 #include "engine/tensor/micro_batch.h"
 
 namespace penstock {
+namespace {
+
+constexpr char kGradients[] = "gradient";
+constexpr char kNotes[] = "note";
+
+}  // namespace
 
 void Stage::BeginContribution(bool accumulating) {
   if (contributing_) return;
@@ -67,6 +79,44 @@ void Stage::CommitStatistics() {
 
 void Stage::DiscardStatistics(MicroBatchIndex first) {
   for (const NamedLayer& layer : parts_.layers) layer.layer->DiscardStatistics(first);
+}
+
+NamedTensors Stage::Accumulated() const {
+  NamedTensors gradients;
+  for (const NamedTensor& parameter : parameters_) {
+    const at::Tensor& gradient = parameter.tensor.grad();
+    if (gradient.defined()) gradients.push_back({parameter.name, gradient});
+  }
+  NamedTensors accumulated;
+  AddUnder(kGradients, std::move(gradients), &accumulated);
+  NamedTensors notes;
+  for (const NamedLayer& layer : parts_.layers) AddUnder(layer.name, layer.layer->Notes(), &notes);
+  AddUnder(kNotes, std::move(notes), &accumulated);
+  return accumulated;
+}
+
+void Stage::SetAccumulated(const NamedTensors& accumulated) {
+  const at::NoGradGuard no_graph;
+  Tensors gradients(parameters_.size());
+  std::unordered_map<std::string, const at::Tensor*> given;
+  const NamedTensors named = TensorsUnder(kGradients, accumulated);
+  for (const NamedTensor& gradient : named) given.emplace(gradient.name, &gradient.tensor);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto found = given.find(parameters_[i].name);
+    if (found == given.end()) continue;
+    const at::Tensor& parameter = parameters_[i].tensor;
+    if (found->second->sizes() != parameter.sizes() || found->second->scalar_type() != parameter.scalar_type()) {
+      ThrowStatus(Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+                        absl::StrCat("the gradient of ", parameters_[i].name, " must have the shape ",
+                                     ShapeText(parameter.sizes()), ", got ", ShapeText(found->second->sizes()))));
+    }
+    // Laid out as a backward lays it out: the last bit of a norm depends on that.
+    gradients[i] = at::empty_like(parameter, at::TensorOptions().requires_grad(false));
+    gradients[i].copy_(*found->second);
+  }
+  const NamedTensors notes = TensorsUnder(kNotes, accumulated);
+  for (const NamedLayer& layer : parts_.layers) layer.layer->SetNotes(TensorsUnder(layer.name, notes));
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.mutable_grad() = std::move(gradients[i]);
 }
 
 void Stage::ShareTiedGradients(TiedGradients& board) const {

@@ -3,10 +3,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/batch_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/device/torch_status.h"
 #include "engine/model/input_checks.h"
 
 namespace penstock {
@@ -55,6 +61,47 @@ void BatchNorm::Commit() {
 }
 
 void BatchNorm::Discard(MicroBatchIndex first) { notes_.erase(notes_.lower_bound(first), notes_.end()); }
+
+NamedTensors BatchNorm::Notes() const {
+  if (notes_.empty()) return {};
+  std::vector<at::Tensor> rows_of_means;
+  std::vector<at::Tensor> rows_of_variances;
+  std::vector<int64_t> counts;
+  std::vector<int64_t> micro_batches;
+  for (const auto& [micro_batch, note] : notes_) {
+    rows_of_means.push_back(note.mean);
+    rows_of_variances.push_back(note.variance);
+    counts.push_back(note.count);
+    micro_batches.push_back(micro_batch.value());
+  }
+  return {{"mean", at::stack(rows_of_means)},
+          {"variance", at::stack(rows_of_variances)},
+          {"count", at::tensor(counts)},
+          {"micro_batch", at::tensor(micro_batches)}};
+}
+
+void BatchNorm::SetNotes(const NamedTensors& notes) {
+  notes_.clear();
+  if (notes.empty()) return;
+  const auto named = [&](const char* name) -> const at::Tensor& {
+    for (const NamedTensor& note : notes) {
+      if (note.name == name) return note.tensor;
+    }
+    ThrowStatus(Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+                      absl::StrCat("the notes of a batch norm must have a tensor ", name, ", got none")));
+  };
+  const at::Device device = tensors_.running_mean.device();
+  const std::vector<at::Tensor> means = named("mean").to(device, /*non_blocking=*/false, /*copy=*/true).unbind();
+  const std::vector<at::Tensor> variances =
+      named("variance").to(device, /*non_blocking=*/false, /*copy=*/true).unbind();
+  const at::Tensor counts = named("count").cpu();
+  const at::Tensor micro_batches = named("micro_batch").cpu();
+  for (size_t row = 0; row < means.size(); ++row) {
+    const auto i = static_cast<int64_t>(row);
+    notes_[MicroBatchIndex(static_cast<int>(micro_batches[i].item<int64_t>()))] = {means[row], variances.at(row),
+                                                                                   counts[i].item<int64_t>()};
+  }
+}
 
 // Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979. Sums
 // of squared deviations add up, and no difference of large numbers is taken, so that nothing cancels and nothing gets

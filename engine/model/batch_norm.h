@@ -34,7 +34,7 @@ struct BatchNormOptions {
 // Owns:      the notes of training forwards since the last Discard; the tensors are the layer's.
 // Threads:   one at a time: the thread of the stage that holds the layer.
 // Lifecycle: any number of Apply; then Commit with the step, and Discard when it is over or its mini-batch failed.
-// Fails:     Apply throws (RunTorch) INVALID_ARGUMENT / TENSOR_SIGNATURE.
+// Fails:     Apply throws (RunTorch) INVALID_ARGUMENT / TENSOR_SIGNATURE; SetNotes throws MODEL_MISMATCH.
 class BatchNorm {
  public:
   // The layer's tensors; all but `options` may be undefined, as the options say.
@@ -55,6 +55,10 @@ class BatchNorm {
   void Commit();
   // Forgets the notes of micro-batches from `first` on.
   void Discard(MicroBatchIndex first);
+
+  // The notes, each micro-batch a row of every tensor; none: no tensors. And back.
+  NamedTensors Notes() const;
+  void SetNotes(const NamedTensors& notes);
 
   bool deferred() const { return deferred_; }
 

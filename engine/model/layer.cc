@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -88,6 +89,16 @@ void Layer::CommitStatistics() {
 
 void Layer::DiscardStatistics(MicroBatchIndex first) {
   for (const auto& batch_norm : batch_norms_) batch_norm->Discard(first);
+}
+
+NamedTensors Layer::Notes() const {
+  NamedTensors notes;
+  for (size_t i = 0; i < batch_norms_.size(); ++i) AddUnder(std::to_string(i), batch_norms_[i]->Notes(), &notes);
+  return notes;
+}
+
+void Layer::SetNotes(const NamedTensors& notes) {
+  for (size_t i = 0; i < batch_norms_.size(); ++i) batch_norms_[i]->SetNotes(TensorsUnder(std::to_string(i), notes));
 }
 
 void Layer::DeclareStash(const std::string& name, SkipName outside) {

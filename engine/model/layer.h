@@ -83,6 +83,10 @@ class Layer {
   virtual void CommitStatistics();
   // Forgets what micro-batches from `first` on have noted: their mini-batch failed, or its step is over.
   virtual void DiscardStatistics(MicroBatchIndex first);
+  // What training forwards have noted since, for a checkpoint between two contributions of a step; and back into a layer
+  // that has noted nothing. Whoever overrides CommitStatistics overrides these too. May throw (RunTorch).
+  virtual NamedTensors Notes() const;
+  virtual void SetNotes(const NamedTensors& notes);
 
   // The names that it stashes and pops, in the order of declaration, isolated as the specification says.
   SkipDeclaration skips() const;

@@ -2,10 +2,14 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/jit/serialization/pickle.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -327,6 +331,30 @@ void GraphLayer::CommitStatistics() {
 void GraphLayer::DiscardStatistics(MicroBatchIndex first) {
   for (const auto& batch_norm : batch_norms_) batch_norm->Discard(first);
   notes_.erase(notes_.lower_bound(first), notes_.end());
+}
+
+NamedTensors GraphLayer::Notes() const {
+  NamedTensors notes;
+  for (size_t i = 0; i < batch_norms_.size(); ++i) AddUnder(std::to_string(i), batch_norms_[i]->Notes(), &notes);
+  NamedTensors of_passes;
+  for (const auto& [micro_batch, note] : notes_) {
+    const std::vector<char> bytes = torch::jit::pickle_save(c10::ivalue::Tuple::create(note));
+    at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+    std::copy(bytes.begin(), bytes.end(), static_cast<char*>(tensor.mutable_data_ptr()));
+    of_passes.push_back({std::to_string(micro_batch.value()), std::move(tensor)});
+  }
+  AddUnder("passes", std::move(of_passes), &notes);
+  return notes;
+}
+
+void GraphLayer::SetNotes(const NamedTensors& notes) {
+  for (size_t i = 0; i < batch_norms_.size(); ++i) batch_norms_[i]->SetNotes(TensorsUnder(std::to_string(i), notes));
+  notes_.clear();
+  for (const NamedTensor& note : TensorsUnder("passes", notes)) {
+    const char* const bytes = static_cast<const char*>(note.tensor.const_data_ptr());
+    const c10::IValue values = torch::jit::pickle_load(std::vector<char>(bytes, bytes + note.tensor.numel()));
+    notes_[MicroBatchIndex(std::stoi(note.name))] = values.toTupleRef().elements().vec();
+  }
 }
 
 }  // namespace penstock

@@ -60,6 +60,8 @@ class GraphLayer : public Layer {
   void Cast(at::ScalarType type) override;
   void CommitStatistics() override;
   void DiscardStatistics(MicroBatchIndex first) override;
+  NamedTensors Notes() const override;
+  void SetNotes(const NamedTensors& notes) override;
   std::vector<TensorSignature> InputSignature() const override { return inputs_; }
   std::vector<TensorSignature> OutputSignature() const override { return outputs_; }
   int64_t LargestOpenDimension() const override { return largest_open_dimension_; }

@@ -25,6 +25,8 @@ class AccumulationWatch {
 
   // A call has ended, or no longer waits: its lease may be new, or it was all that kept one from its end.
   void Look(ServedCalls& calls, const Call& ended) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls.mu);
+  // Whatever the lease is now counts.
+  void Watch(ServedCalls& calls) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls.mu);
 
  private:
   TimerQueue* const timers_;

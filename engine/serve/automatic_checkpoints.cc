@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
@@ -17,9 +18,9 @@ namespace {
 
 constexpr char kPrefix[] = "auto-";
 
-absl::Status OpenState() {
-  return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_OPEN",
-               "gradients or graphs that no checkpoint holds are open");
+absl::Status GraphOpen() {
+  return Error(absl::StatusCode::kFailedPrecondition, "GRAPH_OPEN",
+               "the graph of a Forward is open, which no checkpoint holds: wait for its Backward, or release it");
 }
 
 absl::Status BeingCopied() {
@@ -37,12 +38,12 @@ absl::Status AutomaticCheckpoints::BeforeFirst(const Call& call) {
       call.As<SaveCall>() != nullptr || call.As<CopyCall>() != nullptr || call.As<DeleteCall>() != nullptr;
   if (begun_ || keeps_state) return absl::OkStatus();
   // What is saved is the state before the call. Others that came before it, if any, left the state as it was.
-  int64_t version = 0;
+  Point point{.sequence = call.accepted.sequence - 1};
   {
     absl::MutexLock lock(&calls_->mu);
-    version = calls_->training.version();
+    point.version = calls_->training.version();
   }
-  return SaveBegin(call.accepted.sequence - 1, version);
+  return SaveBegin(std::move(point));
 }
 
 bool AutomaticCheckpoints::HasOne(const CheckpointFolder& checkpoints, const std::string& life) {
@@ -51,8 +52,8 @@ bool AutomaticCheckpoints::HasOne(const CheckpointFolder& checkpoints, const std
                      [&](const CheckpointInfo& info) { return info.place.automatic && info.place.life == life; });
 }
 
-absl::Status AutomaticCheckpoints::SaveBegin(int64_t sequence, int64_t version) {
-  PENSTOCK_RETURN_IF_ERROR(SaveAs(sequence, version).status());
+absl::Status AutomaticCheckpoints::SaveBegin(Point point) {
+  PENSTOCK_RETURN_IF_ERROR(SaveAs(std::move(point)).status());
   begun_ = true;
   return absl::OkStatus();
 }
@@ -68,7 +69,7 @@ void AutomaticCheckpoints::After(const Call& call) {
         LogWarning("the journal could not be cut",
                    {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
       }).status();
-  if (saved.ok() || ReasonOf(saved) == "ACCUMULATION_OPEN" || ReasonOf(saved) == "JOURNAL_BUSY") return;
+  if (saved.ok() || ReasonOf(saved) == "GRAPH_OPEN" || ReasonOf(saved) == "JOURNAL_BUSY") return;
   LogWarning("no automatic checkpoint: the journal grows on",
              {{"pipeline", name_}, {"reason", ReasonOf(saved)}, {"error", std::string(saved.message())}});
 }
@@ -90,7 +91,7 @@ absl::Status AutomaticCheckpoints::CheckCompact() const {
   PENSTOCK_RETURN_IF_ERROR(journal_->health());
   {
     absl::MutexLock lock(&calls_->mu);
-    if (!calls_->training.at_boundary()) return OpenState();
+    if (calls_->training.graphs_open()) return GraphOpen();
   }
   absl::MutexLock lock(&held_mu_);
   return holds_ > 0 ? BeingCopied() : absl::OkStatus();
@@ -113,14 +114,15 @@ void AutomaticCheckpoints::Release() {
 
 absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut(const CancelToken* cancel,
                                                                                  PipelineJournal::Done cut) {
-  int64_t sequence = 0;
-  int64_t version = 0;
+  Point point;
   {
     absl::MutexLock lock(&calls_->mu);
-    if (!calls_->training.at_boundary()) return OpenState();
-    sequence = calls_->training.ended_sequence();
-    version = calls_->training.version();
+    if (calls_->training.graphs_open()) return GraphOpen();
+    point = {.sequence = calls_->training.ended_sequence(),
+             .version = calls_->training.version(),
+             .state = calls_->training.state().Save(clock_->NowNanos())};
   }
+  const int64_t sequence = point.sequence;
   {
     absl::MutexLock lock(&held_mu_);
     if (holds_ > 0) return BeingCopied();
@@ -133,7 +135,7 @@ absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut
   journal_->AwaitSettled();
   PENSTOCK_RETURN_IF_ERROR(journal_->health());
   Compacted compacted;
-  PENSTOCK_ASSIGN_OR_RETURN(compacted.checkpoint, SaveAs(sequence, version, cancel));
+  PENSTOCK_ASSIGN_OR_RETURN(compacted.checkpoint, SaveAs(std::move(point), cancel));
   restored_ = false;
   const PipelineJournal::ReplaySize gone = journal_->journal().replay_size(sequence);
   compacted.gone = {.calls = gone.rows, .bytes = gone.bytes};
@@ -142,13 +144,11 @@ absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut
   return compacted;
 }
 
-absl::StatusOr<CheckpointInfo> AutomaticCheckpoints::SaveAs(int64_t sequence, int64_t version,
-                                                            const CancelToken* cancel) {
-  PENSTOCK_ASSIGN_OR_RETURN(
-      CheckpointInfo saved,
-      runner_->SaveState(IdOf(sequence),
-                         {.life = life_, .sequence = sequence, .version = version, .whole = true, .automatic = true},
-                         cancel));
+absl::StatusOr<CheckpointInfo> AutomaticCheckpoints::SaveAs(Point point, const CancelToken* cancel) {
+  const CheckpointPlace place{
+      .life = life_, .sequence = point.sequence, .version = point.version, .whole = true, .automatic = true};
+  PENSTOCK_ASSIGN_OR_RETURN(CheckpointInfo saved,
+                            runner_->SaveState(IdOf(point.sequence), place, std::move(point.state), cancel));
   LogInfo("state saved for the journal",
           {{"pipeline", name_}, {"checkpoint", saved.id}, {"step", std::to_string(saved.step)}});
   return saved;

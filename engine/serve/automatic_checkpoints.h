@@ -19,17 +19,18 @@
 namespace penstock {
 
 class CancelToken;
+class Clock;
 
 // Saves a pipeline by itself, and takes from the journal what the checkpoint holds.
 //
 // Model:     Before the first call that changes the state, the state as it was made: weights never depend on how a build
 //            draws them. Later, once a replay would read or take too much, and after a restore, so that no call in the
-//            journal needs a checkpoint that may be deleted; at a boundary only (TrainingQueue::at_boundary), for a
-//            checkpoint has neither gradients nor graphs. Its effect is in it for all calls up to its sequence, whose
-//            outcomes are durable before it is written. So many newest ones are kept.
+//            journal needs a checkpoint that may be deleted. It holds what is accumulated, and for whom (OpenTraining),
+//            but no graph: while a Backward can use one, none is made. Its effect is in it for all calls up to its
+//            sequence, whose outcomes are durable before it is written. So many newest ones are kept.
 // Threads:   the training thread.
 // Fails:     BeforeFirst(): as CheckpointFolder::Save(); After() logs what fails, and tries again after the next call.
-//            Compact(): also ACCUMULATION_OPEN; JOURNAL_BUSY while held; as PipelineJournal::Cut().
+//            Compact(): also GRAPH_OPEN; JOURNAL_BUSY while held; as PipelineJournal::Cut().
 class AutomaticCheckpoints {
  public:
   struct Limits {
@@ -39,7 +40,7 @@ class AutomaticCheckpoints {
   };
   // `life`: of the pipeline.
   AutomaticCheckpoints(std::string name, std::string life, Limits limits, CallJournal* journal, CallRunner* runner,
-                       CheckpointFolder* checkpoints, ServedCalls* calls)
+                       CheckpointFolder* checkpoints, ServedCalls* calls, Clock* clock)
       : name_(std::move(name)),
         life_(std::move(life)),
         limits_(limits),
@@ -47,6 +48,7 @@ class AutomaticCheckpoints {
         runner_(runner),
         checkpoints_(checkpoints),
         calls_(calls),
+        clock_(clock),
         begun_(HasOne(*checkpoints, life_)) {}
 
   // The name that one has: nobody else gives such names.
@@ -58,7 +60,7 @@ class AutomaticCheckpoints {
 
   absl::Status BeforeFirst(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // The same before any call.
-  absl::Status SaveFirst() { return begun_ ? absl::OkStatus() : SaveBegin(0, 0); }
+  absl::Status SaveFirst() { return begun_ ? absl::OkStatus() : SaveBegin({}); }
   void After(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // The same at once, and returns when the calls have gone; their checkpoint, or none if none went.
   struct Compacted {
@@ -80,8 +82,14 @@ class AutomaticCheckpoints {
   absl::StatusOr<Compacted> SaveAndCut(const CancelToken* cancel, PipelineJournal::Done cut)
       ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
   static bool HasOne(const CheckpointFolder& checkpoints, const std::string& life);
-  absl::Status SaveBegin(int64_t sequence, int64_t version);
-  absl::StatusOr<CheckpointInfo> SaveAs(int64_t sequence, int64_t version, const CancelToken* cancel = nullptr);
+  // The training that is saved, as its calls have left it.
+  struct Point {
+    int64_t sequence = 0;
+    int64_t version = 0;
+    TrainingState::Saved state = {};
+  };
+  absl::Status SaveBegin(Point point);
+  absl::StatusOr<CheckpointInfo> SaveAs(Point point, const CancelToken* cancel = nullptr);
   static void RemoveBeyond(CheckpointFolder& checkpoints, const std::string& life, size_t kept);
 
   const std::string name_;
@@ -91,6 +99,7 @@ class AutomaticCheckpoints {
   CallRunner* const runner_;
   CheckpointFolder* const checkpoints_;
   ServedCalls* const calls_;
+  Clock* const clock_;
   bool begun_;             // there is one
   bool restored_ = false;  // a call that is not in a checkpoint has restored one
 

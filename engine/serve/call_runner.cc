@@ -13,6 +13,7 @@
 #include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/signature_check.h"
+#include "engine/serve/open_training.h"
 #include "engine/serve/saved_state.h"
 #include "engine/tensor/micro_batch.h"
 
@@ -302,16 +303,22 @@ std::optional<CheckpointInfo> CallRunner::SavedBy(const Call& call, const std::s
 }
 
 absl::StatusOr<CheckpointInfo> CallRunner::SaveState(const std::string& id, CheckpointPlace place,
-                                                     const CancelToken* cancel) {
+                                                     TrainingState::Saved state, const CancelToken* cancel) {
   const MemoryReservation held = TakeMemoryAnyway(memory_, {.kind = MemoryClass::kSnapshots, .pipeline = name_},
-                                                  ByteSize(pipeline_->StateShapes()));
-  PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
+                                                  ByteSize(pipeline_->StateShapes()) + pipeline_->AccumulationBytes());
+  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors tensors, pipeline_->ExportState(true));
+  OpenTraining training{.state = std::move(state)};
+  PENSTOCK_ASSIGN_OR_RETURN(training.accumulation, pipeline_->ExportAccumulation());
+  for (NamedTensor& tensor : training.accumulation.tensors) {
+    tensors.push_back({std::string(kTrainingTensors) + tensor.name, std::move(tensor.tensor)});
+  }
   return checkpoints_->Save(id,
                             {.step = pipeline_->step(),
                              .spec_digest = origin_.spec_digest,
                              .specification = Specification(),
-                             .place = std::move(place)},
-                            state, {.cancel = cancel, .beyond_quota = true, .replace = true});
+                             .place = std::move(place),
+                             .training = FormatOpenTraining(training)},
+                            tensors, {.cancel = cancel, .beyond_quota = true, .replace = true});
 }
 
 void CallRunner::Rotate(int keep, const std::string& saved) const {

@@ -15,6 +15,7 @@
 #include "engine/ledger/memory_ledger.h"
 #include "engine/serve/call.h"
 #include "engine/serve/parameter_reader.h"
+#include "engine/serve/training_state.h"
 
 namespace penstock {
 
@@ -64,7 +65,9 @@ class CallRunner {
   // A call of the training order. A failure has had no effect.
   absl::StatusOr<Executed> Run(Call& call);
   // Saves the state as it is, whatever the quota and in the place of any of that name. Between calls.
-  absl::StatusOr<CheckpointInfo> SaveState(const std::string& id, CheckpointPlace place, const CancelToken* cancel);
+  // With what calls since the last step have left, and `state`, so that a replay goes on from it.
+  absl::StatusOr<CheckpointInfo> SaveState(const std::string& id, CheckpointPlace place, TrainingState::Saved state,
+                                           const CancelToken* cancel);
   int64_t snapshot_bytes() const { return reader_.bytes(); }  // of copies that somebody reads
   // Starts an inference or evaluation; `done` comes once, as the pipeline's callbacks do.
   void StartInference(Call& call, std::function<void(absl::StatusOr<RunOutcome>)> done) const;

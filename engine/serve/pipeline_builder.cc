@@ -16,6 +16,7 @@
 #include "engine/observe/metrics_registry.h"
 #include "engine/observe/trace_memory.h"
 #include "engine/plan/planning.h"
+#include "engine/serve/open_training.h"
 #include "engine/serve/pipeline_metrics.h"
 #include "engine/serve/saved_state.h"
 
@@ -91,6 +92,24 @@ absl::StatusOr<std::optional<LoadedCheckpoint>> PipelineBuilder::FindBase(const 
                             "there"));
 }
 
+// Brings what was accumulated into a pipeline that has the checkpoint's weights. Nothing: only whole steps were there.
+absl::StatusOr<std::optional<OpenTraining>> PipelineBuilder::ContinueTraining(LoadedCheckpoint base,
+                                                                              Pipeline& pipeline) {
+  if (base.training.empty()) return std::optional<OpenTraining>();
+  absl::StatusOr<OpenTraining> training = ParseOpenTraining(base.training);
+  if (!training.ok()) return CheckpointCorrupt(base.info.id, std::string(training.status().message()));
+  training->accumulation.tensors = std::move(base.training_tensors);
+  PENSTOCK_RETURN_IF_ERROR(pipeline.ImportAccumulation(training->accumulation));
+  training->accumulation.tensors.clear();
+  if (!training->accumulation.none()) {
+    LogInfo("an accumulation goes on from its checkpoint",
+            {{"pipeline", base.info.pipeline},
+             {"checkpoint", base.info.id},
+             {"micro_batches", std::to_string(training->accumulation.next_micro_batch)}});
+  }
+  return std::optional<OpenTraining>(*std::move(training));
+}
+
 absl::Status PipelineBuilder::OpenJournal(const std::string& name, const PipelineLife& life, PipelineRecipe* recipe,
                                           ServedPipeline::Durable* durable,
                                           std::optional<LoadedCheckpoint>* base) const {
@@ -160,6 +179,7 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
         TakeMemoryAnyway(options_.memory, {.kind = MemoryClass::kSnapshots, .pipeline = name}, base->info.bytes);
     PENSTOCK_RETURN_IF_ERROR(CheckState(base->state, (*pipeline)->StateShapes()));
     PENSTOCK_RETURN_IF_ERROR((*pipeline)->ImportState(base->state, base->info.step));
+    PENSTOCK_ASSIGN_OR_RETURN(durable.training, ContinueTraining(*std::move(base), **pipeline));
     base.reset();
   } else if (recipe->from.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(

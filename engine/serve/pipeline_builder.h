@@ -124,6 +124,7 @@ class PipelineBuilder {
                            ServedPipeline::Durable* durable, std::optional<LoadedCheckpoint>* base) const;
   absl::StatusOr<std::optional<LoadedCheckpoint>> FindBase(const std::string& name, const std::string& life,
                                                            int64_t cut_sequence) const;
+  static absl::StatusOr<std::optional<OpenTraining>> ContinueTraining(LoadedCheckpoint base, Pipeline& pipeline);
   // Puts the state of a checkpoint into a new pipeline.
   absl::Status Restore(const CheckpointSource& source, const std::string& spec_digest, const MemoryHolder& holder,
                        Pipeline& pipeline) const;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
+#include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/freed_memory.h"
 #include "engine/base/guard.h"
@@ -24,10 +25,13 @@ std::string TokenPrefix(const HandleStore& handles) {
 TrainingQueue::Origin OriginOf(const ServedPipeline::Options& options, const ServedPipeline::Durable& durable,
                                const Pipeline& pipeline) {
   if (durable.journal == nullptr) return {.token_prefix = TokenPrefix(*options.handles), .step = pipeline.step()};
+  const OpenTraining training = durable.training.value_or(OpenTraining());
   return {.token_prefix = options.origin.life,
           .step = pipeline.step(),
           .sequence = durable.from.sequence,
-          .version = durable.from.version};
+          .version = durable.from.version,
+          .state = TrainingState::Load(training.state, options.clock->NowNanos()),
+          .at_boundary = training.accumulation.none()};
 }
 
 }  // namespace
@@ -95,9 +99,9 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
                          std::move(durable.journal), durable.records, &calls_, options_.clock,
                          [this](const CallPointer& call, const absl::Status& error) { OnRefused(call, error); })),
       automatic_(journal_ == nullptr ? nullptr
-                                     : std::make_unique<AutomaticCheckpoints>(options_.name, options_.origin.life,
-                                                                              options_.journal_limits, journal_.get(),
-                                                                              &runner_, checkpoints_.get(), &calls_)),
+                                     : std::make_unique<AutomaticCheckpoints>(
+                                           options_.name, options_.origin.life, options_.journal_limits, journal_.get(),
+                                           &runner_, checkpoints_.get(), &calls_, options_.clock)),
       watch_(options_.timers, options_.clock, [this] { acceptor_.AcceptExpiry(); }),
       cancellation_(&calls_, &settlement_, &watch_, journal_.get()),
       preparation_(options_.name, options_.handles, pipeline_.get(), &runner_),
@@ -212,7 +216,7 @@ void ServedPipeline::SaveLast(LastSave save, std::shared_ptr<CancelToken> cancel
 absl::StatusOr<bool> ServedPipeline::EnqueueLastSave(const LastSave& save, const std::shared_ptr<CancelToken>& cancel,
                                                      const LastSaveCallback& done) {
   const bool empties = save.empty_journal && journal_ != nullptr;
-  if (!empties && statistics().accumulating) {
+  if (journal_ == nullptr && statistics().accumulating) {
     LogWarning("accumulated gradients are lost: they are in no checkpoint", {{"pipeline", options_.name}});
   }
   absl::MutexLock lock(&calls_.mu);

@@ -11,6 +11,7 @@
 //   accumulation_watch   leases of accumulations         cancellation        calls that end early
 //   settlement           how a call ends               call_journal        what is durable, and when
 //   call_replay          calls after a restart         automatic_checkpoints   what keeps the journal short
+//   open_training        what these keep of an accumulation
 //
 // A call:   accepted ──▶ queued ──▶ runs ──▶ done ──▶ settled, by exactly one of: run, deadline, cancel, drain
 
@@ -41,6 +42,7 @@
 #include "engine/serve/call_runner.h"
 #include "engine/serve/cancellation.h"
 #include "engine/serve/inference_loop.h"
+#include "engine/serve/open_training.h"
 #include "engine/serve/served_calls.h"
 #include "engine/serve/settlement.h"
 #include "engine/serve/training_loop.h"
@@ -100,6 +102,8 @@ class ServedPipeline {
     const CallRecords* records = nullptr;           // outlives the pipeline
     // The checkpoint whose state the pipeline has: what comes later is made again. Empty: it is as it was made.
     CheckpointPlace from = {};
+    std::optional<OpenTraining> training =
+        {};                             // of that checkpoint; the pipeline has the accumulation, with its tensors
     std::function<bool()> wanted = {};  // asked while calls are made again: no ends that; null: yes
   };
 

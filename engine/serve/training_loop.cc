@@ -15,6 +15,10 @@
 namespace penstock {
 
 void TrainingLoop::Start() {
+  {
+    absl::MutexLock lock(&calls_->mu);
+    watch_->Watch(*calls_);  // what was made again, or comes from a checkpoint, may have a lease
+  }
   thread_ = std::make_unique<Thread>("ps-train", [this] { Loop(); });
 }
 
@@ -131,7 +135,6 @@ absl::StatusOr<Executed> TrainingLoop::Repeat(const CallPointer& call) {
     const int64_t now = clock_->NowNanos();
     if (executed.ok()) stale_graphs = calls_->training.Note(*call, *executed, now);
     calls_->training.Reconcile(*call, pipeline_->accumulating(), now);
-    watch_->Look(*calls_, *call);
   }
   if (executed.ok()) settlement_->Invalidate(*call, stale_graphs);
   if (!stale_graphs.empty()) journal_->ForgetKept();

@@ -14,10 +14,12 @@ namespace penstock {
 TrainingQueue::TrainingQueue(QueueBounds::Limits limits, Origin origin)
     : token_prefix_(std::move(origin.token_prefix)),
       bounds_("training", limits),
+      state_(std::move(origin.state)),
       sequence_(origin.sequence),
       ended_sequence_(origin.sequence),
       step_(origin.step),
-      version_(origin.version) {}
+      version_(origin.version),
+      at_boundary_(origin.at_boundary) {}
 
 std::string TrainingQueue::TokenOf(int64_t version) const { return absl::StrCat(token_prefix_, "-", version); }
 
@@ -86,6 +88,10 @@ int64_t TrainingQueue::ForwardOf(const Call& call) const {
   return 0;
 }
 
+bool TrainingQueue::graphs_open() const {
+  return std::any_of(graphs_.begin(), graphs_.end(), [](const OpenGraph& graph) { return !graph.graph.expired(); });
+}
+
 void TrainingQueue::Rename(const HandleId& from, const HandleId& to) {
   for (OpenGraph& graph : graphs_) {
     if (graph.id == from) graph.id = to;
@@ -112,8 +118,12 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
   if (steps || replaces || Discards(*call.training)) at_boundary_ = graphs_.empty();
   if (call.training == TrainingCall::kContribution || call.training == TrainingCall::kForward) at_boundary_ = false;
   if (const auto* forward = call.As<ForwardCall>()) {
-    graphs_.push_back({call.accepted.graph->id, call.accepted.sequence, forward->request.input_gradients});
+    graphs_.push_back(
+        {call.accepted.graph->id, call.accepted.sequence, forward->request.input_gradients, executed.graph});
     return stale;  // it changes nothing
+  }
+  if (backward != nullptr && !backward->retain_graph) {
+    std::erase_if(graphs_, [&](const OpenGraph& graph) { return graph.id == backward->graph.id; });
   }
   if (call.As<ReadCall>() != nullptr || call.As<CompactCall>() != nullptr) return stale;
   if (call.As<SaveCall>() != nullptr) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 namespace penstock {
 
 struct Executed;  // call_runner.h
+class Graph;
 
 // Calls that change state, one after another, in the order in which they were accepted.
 //
@@ -36,6 +38,8 @@ class TrainingQueue {
     int64_t step = 0;
     int64_t sequence = 0;  // of the last call there was
     int64_t version = 0;   // of the last one that changed the state
+    TrainingState state = {};
+    bool at_boundary = true;
   };
 
   TrainingQueue(QueueBounds::Limits limits, Origin origin);
@@ -68,8 +72,11 @@ class TrainingQueue {
   void Rename(const HandleId& from, const HandleId& to);
   // Of a call that is made again, which was never in this queue.
   void SkipTo(int64_t sequence) { sequence_ = std::max(sequence_, sequence); }
-  // Whether the state is the effect of whole steps: nothing is accumulated, no graph can be used, and draws begin anew.
-  bool at_boundary() const { return at_boundary_ && !state_.accumulating(); }
+  // Whether the state is the effect of whole steps: nothing is accumulated, no graph can be used, draws begin anew, and
+  // nobody must be told of a loss.
+  bool at_boundary() const { return at_boundary_ && !state_.accumulating() && !state_.has_losses(); }
+  // Whether a Backward can still use a graph.
+  bool graphs_open() const;
   // Of the last call that ran: all before it have ended.
   int64_t ended_sequence() const { return ended_sequence_; }
 
@@ -108,6 +115,7 @@ class TrainingQueue {
     HandleId id;
     int64_t sequence = 0;    // of its Forward
     bool to_inputs = false;  // it reaches back to the inputs
+    std::weak_ptr<const Graph> graph = {};
   };
   std::vector<OpenGraph> graphs_;
 };

@@ -117,9 +117,15 @@ void TrainingState::Lose(std::string cause, int64_t now) {
   losses_.push_back({*holder_, std::move(cause), now});
 }
 
+void TrainingState::BeginLease(int64_t nanos, int64_t now) {
+  lease_nanos_ = std::max<int64_t>(nanos, 0);
+  expires_at_.reset();
+  if (lease_nanos_ > 0) expires_at_ = now + lease_nanos_;
+}
+
 void TrainingState::Clear() {
   holder_.reset();
-  expires_at_.reset();
+  BeginLease(0, 0);
 }
 
 void TrainingState::Apply(TrainingCall call, const TrainingParty& party, int64_t now, absl::Duration lease) {
@@ -127,8 +133,7 @@ void TrainingState::Apply(TrainingCall call, const TrainingParty& party, int64_t
     case TrainingCall::kContribution:
       if (!accumulating()) since_ = now;
       holder_ = party;
-      expires_at_.reset();
-      if (lease > absl::ZeroDuration()) expires_at_ = now + absl::ToInt64Nanoseconds(lease);
+      BeginLease(absl::ToInt64Nanoseconds(lease), now);
       return;
     case TrainingCall::kDiscard:
     case TrainingCall::kDiscardForced:
@@ -157,6 +162,26 @@ void TrainingState::Apply(TrainingCall call, const TrainingParty& party, int64_t
     case TrainingCall::kReadGradients:
       return;
   }
+}
+
+TrainingState::Saved TrainingState::Save(int64_t now) const {
+  Saved saved{.holder = holder_, .lease_nanos = lease_nanos_};
+  if (accumulating()) saved.age_nanos = now - since_;
+  for (const Loss& loss : losses_) {
+    if (now - loss.at < kLossNanos) saved.losses.push_back({loss.party, loss.cause, now - loss.at});
+  }
+  return saved;
+}
+
+TrainingState TrainingState::Load(const Saved& saved, int64_t now) {
+  TrainingState state;
+  state.holder_ = saved.holder;
+  state.since_ = now - saved.age_nanos;
+  state.BeginLease(saved.lease_nanos, now);
+  for (const Saved::Loss& loss : saved.losses) {
+    state.losses_.push_back({loss.party, loss.cause, now - loss.age_nanos});
+  }
+  return state;
 }
 
 void TrainingState::Reconcile(bool accumulating, const TrainingParty& party, int64_t now) {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -60,7 +61,28 @@ class TrainingState {
   // that nobody held are this party's.
   void Reconcile(bool accumulating, const TrainingParty& party, int64_t now);
 
+  // All of it, without a clock's readings, for a checkpoint that another life of the process goes on from. There ages
+  // count on from what they were, and a lease begins anew, as it does where the contribution is made again.
+  struct Saved {
+    struct Loss {
+      TrainingParty party;
+      std::string cause;
+      int64_t age_nanos = 0;
+      bool operator==(const Loss&) const = default;
+    };
+    std::optional<TrainingParty> holder = {};
+    int64_t age_nanos = 0;    // of the accumulation
+    int64_t lease_nanos = 0;  // 0: none
+    std::vector<Loss> losses = {};
+
+    bool none() const { return !holder.has_value() && losses.empty(); }
+    bool operator==(const Saved&) const = default;
+  };
+  Saved Save(int64_t now) const;
+  static TrainingState Load(const Saved& saved, int64_t now);
+
   bool accumulating() const { return holder_.has_value(); }
+  bool has_losses() const { return !losses_.empty(); }                    // that some party must be told of
   const std::optional<TrainingParty>& holder() const { return holder_; }  // absent when clean
   // When the accumulation's lease ends; absent without one.
   std::optional<int64_t> expires_at() const { return expires_at_; }
@@ -77,12 +99,14 @@ class TrainingState {
   // Whether a loss of this caller could be kept.
   absl::Status CheckRoom(const std::string& caller, int64_t now) const;
   void Lose(std::string cause, int64_t now);
+  void BeginLease(int64_t nanos, int64_t now);
   void Clear();
 
   std::optional<TrainingParty> holder_;
   int64_t since_ = 0;
-  std::optional<int64_t> expires_at_;
-  std::deque<Loss> losses_;  // the newest last
+  int64_t lease_nanos_ = 0;            // of the last contribution
+  std::optional<int64_t> expires_at_;  // by that
+  std::deque<Loss> losses_;            // the newest last
 };
 
 }  // namespace penstock

@@ -1,5 +1,7 @@
 #include "engine/tensor/named_tensors.h"
 
+#include <utility>
+
 namespace penstock {
 namespace {
 
@@ -8,6 +10,19 @@ int64_t ByteSize(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+void AddUnder(const std::string& folder, NamedTensors tensors, NamedTensors* all) {
+  for (NamedTensor& named : tensors) all->push_back({folder + "/" + named.name, std::move(named.tensor)});
+}
+
+NamedTensors TensorsUnder(const std::string& folder, const NamedTensors& all) {
+  const std::string start = folder + "/";
+  NamedTensors found;
+  for (const NamedTensor& named : all) {
+    if (named.name.starts_with(start)) found.push_back({named.name.substr(start.size()), named.tensor});
+  }
+  return found;
+}
 
 int64_t ByteSize(const NamedTensors& tensors) {
   int64_t bytes = 0;

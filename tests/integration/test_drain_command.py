@@ -174,29 +174,32 @@ def test_what_a_signal_asks_for_is_final(start_daemon: StartDaemon) -> None:
     assert daemon.wait() == 1, "a second signal hurries"
 
 
-def test_open_state_is_named_before_an_upgrade_begins(start_daemon: StartDaemon) -> None:
+def test_an_open_graph_is_named_before_an_upgrade_begins(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     with penstock.Client(daemon.address) as client:
         pipeline = create_mlp(client, NAME)
         pipeline.train_step(*mlp_batch(0))
-        pipeline.forward_backward(*mlp_batch(1))
+        inputs, target = mlp_batch(1)
+        made = pipeline.forward(inputs)
         done = drain(daemon, "--for-upgrade")
-        assert done.returncode == 1 and "ACCUMULATION_OPEN" in done.stderr and NAME in done.stderr, done.stderr
+        assert done.returncode == 1 and "GRAPH_OPEN" in done.stderr and NAME in done.stderr, done.stderr
         assert client.server_info().state == "ready"
-        assert pipeline.optimizer_step().step == 2
+        pipeline.backward(made.graph, {"output": target})
         assert drain(daemon, "--for-upgrade").returncode == 0
     assert daemon.wait() == 0
     assert journal_calls(daemon) == 0
 
 
-def test_state_that_opens_during_the_drain_stays_in_the_journal(start_daemon: StartDaemon) -> None:
+def test_a_graph_that_opens_during_the_drain_stays_in_the_journal(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--drain-announce=3s")
     with penstock.Client(daemon.address) as client:
         pipeline = create_mlp(client, NAME)
         client.drain(for_upgrade=True)
         pipeline.forward_backward(*mlp_batch(0))
-    assert daemon.wait() == 1
-    assert "the journal is not empty" in daemon.log and "ACCUMULATION_OPEN" in daemon.log
+        made = pipeline.forward(mlp_batch(1)[0])
+        assert daemon.wait() == 1
+        assert made.graph
+    assert "the journal is not empty" in daemon.log and "GRAPH_OPEN" in daemon.log
     daemon.start()
     with penstock.Client(daemon.address) as client:
         assert client.pipeline(NAME).optimizer_step().step == 1

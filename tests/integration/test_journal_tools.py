@@ -103,18 +103,22 @@ def test_compact_empties_the_journal_and_keeps_the_history(start_daemon: StartDa
         nothing = printed("journal", "compact", NAME, daemon=daemon)
         assert nothing == {"calls": 0, "bytes": 0, "checkpoint": ""}
         outcomes = train(pipeline, 0, 4)
-        pipeline.forward_backward(*mlp_batch(4), total_rows=8)
+        inputs, target = mlp_batch(4)
+        made = pipeline.forward(inputs)
         refused = run("journal", "compact", NAME, daemon=daemon)
-        assert refused.returncode == 1 and "ACCUMULATION_OPEN" in refused.stderr
-        outcomes.append(pipeline.optimizer_step())
+        assert refused.returncode == 1 and "GRAPH_OPEN" in refused.stderr
+        pipeline.backward(made.graph, {"output": target})
         gone = printed("journal", "compact", NAME, daemon=daemon)
         assert gone["calls"] == 6 and gone["bytes"] > 0
+        outcomes.append(pipeline.optimizer_step())
+        gone = printed("journal", "compact", NAME, daemon=daemon)
+        assert gone["calls"] == 1
         assert gone["checkpoint"].startswith(f"pipelines/{NAME}/checkpoints/auto-")
         assert printed("journal", "compact", NAME, daemon=daemon)["calls"] == 0
         (verified,) = printed("journal", "verify", daemon=daemon)["journals"]
-        assert (verified["calls"], verified["outcomes"]) == (0, 6)
+        assert (verified["calls"], verified["outcomes"]) == (0, 7)
         calls = printed("journal", "show", NAME, daemon=daemon)["calls"]
-        assert [call["cut"] for call in calls] == [True] * 6
+        assert [call["cut"] for call in calls] == [True] * 7
         outcomes += train(pipeline, 5, 6)
         wanted = state_of(pipeline)
         steps = printed("history", NAME, daemon=daemon)["steps"]

@@ -349,6 +349,15 @@ class FakePipeline : public Pipeline {
     if (!accumulating_) return Error(absl::StatusCode::kFailedPrecondition, "ACCUMULATION_EMPTY", "none");
     return NamedTensors{{"scale.weight", at::full({1}, gradient_)}};
   }
+  absl::StatusOr<Accumulation> ExportAccumulation() const override {
+    return Accumulation{.open = accumulating_, .tensors = {{"gradient/scale.weight", at::full({1}, gradient_)}}};
+  }
+  int64_t AccumulationBytes() const override { return 4; }
+  absl::Status ImportAccumulation(const Accumulation& accumulation) override {
+    gradient_ = accumulation.tensors[0].tensor.item<float>();
+    accumulating_ = accumulation.open;
+    return absl::OkStatus();
+  }
   void SetNextState(int64_t number) override { next_state_ = number; }
   absl::Status health() const override { return control_->health(); }
   int64_t step() const override { return step_; }

@@ -56,6 +56,14 @@ class SequentialLayer : public Layer {
   void DiscardStatistics(MicroBatchIndex first) override {
     for (const NamedLayer& inner : layers_) inner.layer->DiscardStatistics(first);
   }
+  NamedTensors Notes() const override {
+    NamedTensors notes;
+    for (const NamedLayer& inner : layers_) AddUnder(inner.name, inner.layer->Notes(), &notes);
+    return notes;
+  }
+  void SetNotes(const NamedTensors& notes) override {
+    for (const NamedLayer& inner : layers_) inner.layer->SetNotes(TensorsUnder(inner.name, notes));
+  }
 
   std::vector<TensorSignature> InputSignature() const override { return signature_.inputs; }
   std::vector<TensorSignature> OutputSignature() const override { return signature_.outputs; }

@@ -544,6 +544,30 @@ TEST_F(CheckpointTest, KeepsTheSpecificationAndSharesItAmongItsCheckpoints) {
   EXPECT_EQ(folder->Find("c")->specification, nullptr);
 }
 
+TEST_F(CheckpointTest, WhatATrainingGoesOnWithIsApartFromTheStateAndCounts) {
+  CheckpointQuota quota(1 << 20);
+  const CheckpointPlace place{.life = "a", .sequence = 3, .whole = true, .automatic = true};
+  const auto folder = CheckpointFolder::Open(&files_, &clock_, temporary_.path(), "gpt", &quota).value();
+  NamedTensors tensors = State(1);
+  tensors.push_back({".training/gradient/0.weight", at::full({512}, 2)});
+  ASSERT_TRUE(folder->Save("open", {.place = place, .training = "open 4 1"}, tensors).ok());
+  EXPECT_EQ(ReasonOf(quota.CheckRoom("gpt", (1 << 20) - 512 * 8)), "STORAGE_FULL");
+  ASSERT_TRUE(folder->Save("closed", {.place = place}, State(1)).ok());
+  EXPECT_NE(ReadFile(Folder() + "/open/manifest.json").find("\"format\": 4"), std::string::npos);
+  EXPECT_NE(ReadFile(Folder() + "/closed/manifest.json").find("\"format\": 3"), std::string::npos)
+      << "earlier releases read it";
+  const auto again = Open();
+  const absl::StatusOr<LoadedCheckpoint> loaded = again->Load("open");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->info.place, place);
+  EXPECT_EQ(loaded->training, "open 4 1");
+  ASSERT_EQ(loaded->state.size(), 2);
+  EXPECT_EQ(loaded->state[1].name, "optimizer/0.weight/step");
+  ASSERT_EQ(loaded->training_tensors.size(), 1);
+  EXPECT_EQ(loaded->training_tensors[0].name, "gradient/0.weight");
+  EXPECT_EQ(again->Load("closed")->training, "");
+}
+
 TEST_F(CheckpointTest, OneOfTheFirstFormatIsReadAndRestored) {
   { const auto folder = Open(); }
   std::filesystem::copy(PENSTOCK_CHECKPOINT_FORMAT_1, Folder() + "/two");
@@ -580,7 +604,7 @@ TEST(CheckpointManifestTest, NamesOneOfTwoFiles) {
 }
 
 TEST(CheckpointManifestTest, RoundTrips) {
-  for (const int format : {1, 2}) {
+  for (const int format : {1, 2, 3, 4}) {
     for (const auto& names : std::vector<std::vector<std::string>>{{}, {"a"}, {"a", "b.c/d"}}) {
       CheckpointManifest manifest{.format = format,
                                   .step = 3,
@@ -589,10 +613,16 @@ TEST(CheckpointManifestTest, RoundTrips) {
                                   .spec_digest = "x",
                                   .created_unix_ms = 77,
                                   .names = names};
-      if (format == 2) {
+      if (format >= 2) {
         manifest.specification = "\n  \"names\": [] \"";
         manifest.rotating = true;
       }
+      if (format >= 3) {
+        manifest.life = "a";
+        manifest.sequence = manifest.version = 5;
+        manifest.whole = manifest.automatic = true;
+      }
+      if (format == 4) manifest.training = "open 4 1; held YW5u  5 7";
       const auto parsed = ParseManifest(FormatManifest(manifest));
       ASSERT_TRUE(parsed.ok()) << FormatManifest(manifest);
       EXPECT_EQ(*parsed, manifest);

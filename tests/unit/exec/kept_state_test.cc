@@ -1,7 +1,9 @@
 // What a failed mini-batch and a restore must leave behind: statistics as they were, copies of tied weights all alike.
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
@@ -11,6 +13,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline.h"
 #include "engine/schedule/action.h"
@@ -107,6 +110,84 @@ TEST_F(KeptState, AFurtherContributionCopiesNoGradients) {
   }
   EXPECT_EQ(of_contribution[1], of_contribution[0]);
   EXPECT_EQ(of_contribution[2], of_contribution[0]);
+}
+
+// Dropout, batch norms merged over the mini-batch, one of them within another layer, and a tied weight.
+PipelineSpec WithAllThatAccumulates(std::vector<int> balance) {
+  const LayerSpec linear{"linear", "", {{"in", kWidth}, {"out", kWidth}}};
+  const LayerSpec norm{"batch_norm", "", {{"features", kWidth}}};
+  PipelineSpec spec;
+  spec.model.layers = {linear, norm, {"dropout", "", {{"p", 0.3}}}, {"sequential", "", {}, "", {}, {norm}}, linear};
+  spec.model.deferred_batch_norm = true;
+  spec.model.ties = {{.parameters = {"layer0.weight", "layer4.weight"}}};
+  spec.cut.balance = std::move(balance);
+  spec.schedule = {"1f1b", 2, CheckpointMode::kAlways};
+  spec.optimizer.name = "adamw";
+  spec.optimizer.clip_norm = 0.05;
+  spec.loss.name = "mean_squared_error";
+  return spec;
+}
+
+TEST_F(KeptState, WhatIsAccumulatedGoesOutAndIntoAnotherPipelineBitForBit) {
+  for (const std::vector<int>& balance : {std::vector<int>{5}, {3, 2}}) {
+    const PipelineSpec spec = WithAllThatAccumulates(balance);
+    auto undisturbed = Make(spec);
+    ASSERT_TRUE(undisturbed->TrainStep(Rows(input_, target_), {}).ok());
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(undisturbed->ForwardBackward(Rows(input_ + i, target_)).ok());
+    const Accumulation accumulated = undisturbed->ExportAccumulation().value();
+    EXPECT_TRUE(accumulated.open);
+    EXPECT_EQ(accumulated.next_micro_batch, 4);
+    EXPECT_EQ(ByteSize(accumulated.tensors), undisturbed->AccumulationBytes());
+
+    auto other = Make(spec);
+    ASSERT_TRUE(other->ImportState(undisturbed->ExportState(true).value(), undisturbed->step()).ok());
+    ASSERT_TRUE(other->ImportAccumulation(accumulated).ok());
+    EXPECT_TRUE(other->accumulating());
+    ExpectSame(other->ExportGradients().value(), undisturbed->ExportGradients().value());
+    std::vector<RunOutcome> told;
+    for (Pipeline* pipeline : {undisturbed.get(), other.get()}) {
+      told.push_back(pipeline->ForwardBackward(Rows(input_ * 2, target_)).value());
+      told.push_back(pipeline->OptimizerStep({}).value());
+      told.push_back(pipeline->TrainStep(Rows(input_, target_), {}).value());
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(told[i].loss, told[i + 3].loss);
+      EXPECT_EQ(told[i].gradient_norm, told[i + 3].gradient_norm);
+    }
+    ExpectSame(other->ExportState(true).value(), undisturbed->ExportState(true).value());
+    EXPECT_TRUE(undisturbed->ExportAccumulation()->none() && undisturbed->ExportAccumulation()->tensors.empty());
+  }
+}
+
+TEST_F(KeptState, ALossThatWasNotFiniteIsKeptWithWhatItAddedTo) {
+  const PipelineSpec spec = WithAllThatAccumulates({3, 2});
+  auto spoilt = Make(spec);
+  ASSERT_TRUE(spoilt->ForwardBackward(Rows(input_, target_ / 0)).ok());
+  auto other = Make(spec);
+  ASSERT_TRUE(other->ImportState(spoilt->ExportState(true).value(), 0).ok());
+  Accumulation accumulation = spoilt->ExportAccumulation().value();
+  EXPECT_FALSE(accumulation.loss_finite);
+  for (NamedTensor& tensor : accumulation.tensors) {  // by the gradients nothing can be told
+    if (tensor.name.starts_with("gradient/")) tensor.tensor.zero_();
+  }
+  ASSERT_TRUE(other->ImportAccumulation(accumulation).ok());
+  EXPECT_EQ(other->OptimizerStep({})->applied, false);
+}
+
+TEST_F(KeptState, WhatDoesNotFitIsRefusedAndNothingIsAccumulated) {
+  auto pipeline = Make(WithAllThatAccumulates({3, 2}));
+  ASSERT_TRUE(pipeline->ForwardBackward(Rows(input_, target_)).ok());
+  const Accumulation accumulation = pipeline->ExportAccumulation().value();
+  pipeline->DiscardGradients();
+  Accumulation unknown = accumulation;
+  unknown.tensors.push_back({"gradient/layer9.weight", at::zeros({1})});
+  Accumulation larger = accumulation;
+  larger.tensors[0].tensor = at::zeros({kWidth, kWidth + 1});
+  for (const Accumulation& wrong : {unknown, larger}) {
+    EXPECT_EQ(ReasonOf(pipeline->ImportAccumulation(wrong)), "MODEL_MISMATCH");
+    EXPECT_FALSE(pipeline->accumulating());
+    EXPECT_TRUE(pipeline->ExportAccumulation()->tensors.empty());
+  }
 }
 
 TEST_F(KeptState, ARestoreReachesEveryCopyOfATiedWeight) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -188,6 +189,101 @@ TEST(JournalledPipeline, TheSameWhereEveryStepIsFollowedByACheckpointAndACut) {
     EXPECT_TRUE(Same(run.state, wanted.state));
     if (HasFailure()) return;
   }
+}
+
+// Whatever the training thread has still had to do is done.
+absl::Status CompactStatus(JournalledEngine& engine) {
+  return JournalledEngine::Wait([&](auto done) { engine.hosted().CompactJournal({.caller = "ann"}, done); }).status();
+}
+
+TEST(JournalledPipeline, AnAccumulationGoesOnFromTheCheckpointThatHoldsIt) {
+  JournalledEngine alone;
+  ASSERT_TRUE(alone.Begin().ok());
+  std::vector<Told> wanted;
+  for (int i = 0; i < 6; ++i) wanted.push_back(Work(&alone).Do(i).value());
+
+  JournalledEngine engine({.replay_bytes = 0, .replay_nanos = 0, .kept = 2});
+  ASSERT_TRUE(engine.Begin().ok());
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(Work(&engine).Do(i).value(), wanted[static_cast<size_t>(i)]) << i;
+    ASSERT_EQ(CompactStatus(engine), absl::OkStatus());
+    EXPECT_EQ(engine.hosted().statistics().journal_calls, 0) << "the journal stays short";
+    engine.Crash();
+    ASSERT_EQ(engine.Begin(), absl::OkStatus());
+    const bool open = i == 1 || i == 2;
+    EXPECT_EQ(engine.hosted().statistics().accumulating, open);
+    if (!open) continue;
+    const absl::StatusOr<Accepted> other = engine.hosted().ForwardBackward({.caller = "bob"}, engine.Batch(1));
+    EXPECT_EQ(ReasonOf(other.status()), "ACCUMULATION_HELD");
+    EXPECT_EQ(ValuesOf(other.status())["holder"], "ann");
+  }
+  EXPECT_TRUE(Same(engine.State(), alone.State()));
+}
+
+TEST(JournalledPipeline, ACheckpointOfAnAccumulationBringsNobodyItsGradients) {
+  JournalledEngine engine({.replay_bytes = 0, .replay_nanos = 0, .kept = 3});
+  ASSERT_TRUE(engine.Begin().ok());
+  ASSERT_TRUE(Work(&engine).Do(0).ok());
+  const NamedTensors state = engine.State();
+  ASSERT_TRUE(Work(&engine).Do(1).ok());
+  ASSERT_EQ(CompactStatus(engine), absl::OkStatus());
+  std::string newest;
+  int64_t sequence = 0;
+  for (const CheckpointInfo& info : engine.Checkpoints()) {
+    if (info.place.sequence > sequence) newest = info.id;
+    sequence = std::max(sequence, info.place.sequence);
+  }
+  const absl::StatusOr<StateAnswer> restored = JournalledEngine::Wait([&](auto done) {
+    engine.hosted().RestoreCheckpoint(JournalledEngine::As("restore"), newest, /*force=*/true, done);
+  });
+  ASSERT_EQ(restored.status(), absl::OkStatus());
+  EXPECT_FALSE(engine.hosted().statistics().accumulating);
+  EXPECT_TRUE(Same(engine.State(), state));
+}
+
+TEST(JournalledPipeline, WhoseGradientsWereLostIsToldAfterARestartToo) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  const auto context = [](const std::string& id, const std::string& session) {
+    CallContext context = JournalledEngine::As(id);
+    context.session = session;
+    return context;
+  };
+  ASSERT_TRUE(engine.OutcomeOf(engine.hosted().ForwardBackward(context("a", "one"), engine.Batch(1))).ok());
+  ASSERT_TRUE(engine.OutcomeOf(engine.hosted().OptimizerStep(context("b", "two"), {.discard = true})).ok());
+  ASSERT_EQ(CompactStatus(engine), absl::OkStatus());
+  // A caller's own checkpoint does not say who has lost what: no restart goes on from it.
+  const auto save = [&](StateCallback done) {
+    engine.hosted().SaveCheckpoint(JournalledEngine::As("save"), {.id = "a"}, std::move(done));
+  };
+  ASSERT_EQ(JournalledEngine::Wait(save).status(), absl::OkStatus());
+  engine.Crash();
+  ASSERT_EQ(engine.Begin(), absl::OkStatus());
+  const auto step = engine.hosted().OptimizerStep(context("c", "one"), {});
+  EXPECT_EQ(ReasonOf(step.status()), "ACCUMULATION_LOST");
+}
+
+TEST(JournalledPipeline, WhileAGraphIsOpenTheJournalIsNotCut) {
+  JournalledEngine engine({.replay_bytes = 0, .replay_nanos = 0, .kept = 2});
+  ASSERT_TRUE(engine.Begin().ok());
+  ASSERT_TRUE(Work(&engine).Do(1).ok());
+  ASSERT_EQ(CompactStatus(engine), absl::OkStatus());
+  ForwardCall forward;
+  forward.inputs = engine.Batch(7).inputs;
+  const absl::StatusOr<Accepted> made = engine.hosted().Forward(JournalledEngine::As("forward"), std::move(forward));
+  ASSERT_TRUE(made.ok());
+  engine.Await(*made->outputs);
+  EXPECT_EQ(ReasonOf(CompactStatus(engine)), "GRAPH_OPEN");
+  EXPECT_EQ(ReasonOf(engine.hosted().CheckEmptyJournal()), "GRAPH_OPEN");
+  EXPECT_EQ(engine.hosted().statistics().journal_calls, 1);
+  ASSERT_TRUE(engine.handles().Release("ann", *made->graph).ok());
+  EXPECT_EQ(engine.hosted().CheckEmptyJournal(), absl::OkStatus());
+  EXPECT_EQ(CompactStatus(engine), absl::OkStatus());
+  EXPECT_EQ(engine.hosted().statistics().journal_calls, 0);
+  ASSERT_TRUE(Work(&engine).Do(7).ok()) << "a Forward and its Backward";
+  EXPECT_EQ(engine.hosted().CheckEmptyJournal(), absl::OkStatus());
+  // Its own checkpoint follows the Backward, so that halves without end keep no long journal.
+  while (engine.hosted().statistics().journal_calls > 0) std::this_thread::yield();
 }
 
 TEST(JournalledPipeline, ARetryAfterARestartGetsTheFirstAnswer) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include "engine/base/error.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
+#include "engine/serve/open_training.h"
 
 namespace penstock {
 namespace {
@@ -120,6 +122,55 @@ TEST(TrainingStateTest, TheLeaseIsThatOfTheLastContribution) {
   state.Apply(TrainingCall::kContribution, kAnn, 3 * kSecond, absl::Seconds(30));
   state.Apply(TrainingCall::kApply, kAnn, 4 * kSecond);
   EXPECT_EQ(state.expires_at(), std::nullopt);
+}
+
+TEST(TrainingStateTest, GoesOnInAnotherLifeByItsAgesWithTheLeaseAnew) {
+  TrainingState state;
+  state.Apply(TrainingCall::kContribution, kBob, 0);
+  state.Apply(TrainingCall::kDiscardForced, kAnn, 100 * kSecond);
+  state.Apply(TrainingCall::kContribution, kAnn, 110 * kSecond);
+  state.Apply(TrainingCall::kContribution, kAnn, 120 * kSecond, absl::Seconds(30));
+  const TrainingState::Saved saved = state.Save(130 * kSecond);
+  EXPECT_EQ(saved.age_nanos, 20 * kSecond);
+  EXPECT_EQ(saved.lease_nanos, 30 * kSecond);
+
+  const TrainingState next = TrainingState::Load(saved, 5 * kSecond);  // of a clock that has begun anew
+  EXPECT_EQ(next.holder(), kAnn);
+  EXPECT_EQ(next.expires_at(), 35 * kSecond);
+  EXPECT_EQ(ValuesOf(next.Check(TrainingCall::kContribution, kAnnAgain, 7 * kSecond))["age_seconds"], "22");
+  EXPECT_EQ(ReasonOf(next.Check(TrainingCall::kReadGradients, kBob, 7 * kSecond)), "ACCUMULATION_LOST");
+  EXPECT_EQ(next.Save(5 * kSecond), saved);
+
+  EXPECT_TRUE(TrainingState().Save(0).none());
+  TrainingState lost;
+  lost.Apply(TrainingCall::kContribution, kAnn, 0);
+  lost.Apply(TrainingCall::kExpire, kAnn, 0);
+  EXPECT_FALSE(lost.Save(kSecond).none());
+  EXPECT_TRUE(lost.Save(24 * 3600 * kSecond).none()) << "what is a day old is forgotten";
+}
+
+TEST(OpenTrainingTest, ItsTextIsReadAsItWasWrittenAndNothingElseIs) {
+  EXPECT_EQ(FormatOpenTraining({}), "");
+  const TrainingState::Saved held{.holder = kAnn, .age_nanos = 5, .lease_nanos = 7};
+  const TrainingState::Saved lost{.losses = {{{"a; b \"c\"", ""}, "a DISCARD of caller \n", 9}, {kBob, "", 0}}};
+  for (const TrainingState::Saved& state : {TrainingState::Saved(), held, lost}) {
+    for (const Accumulation& accumulation : {Accumulation{.open = true, .next_micro_batch = 4, .loss_finite = false},
+                                             Accumulation{.next_micro_batch = 2}}) {
+      const std::string text = FormatOpenTraining({accumulation, state});
+      EXPECT_TRUE(IsManifestText(text)) << text;
+      const absl::StatusOr<OpenTraining> read = ParseOpenTraining(text);
+      ASSERT_TRUE(read.ok()) << text;
+      EXPECT_EQ(read->state, state);
+      EXPECT_EQ(read->accumulation.open, accumulation.open);
+      EXPECT_EQ(read->accumulation.next_micro_batch, accumulation.next_micro_batch);
+      EXPECT_EQ(read->accumulation.loss_finite, accumulation.loss_finite);
+      EXPECT_FALSE(ParseOpenTraining(text + " ").ok());
+      EXPECT_FALSE(ParseOpenTraining(text.substr(0, text.size() - 1)).ok()) << text;
+    }
+  }
+  for (const char* bad : {"", "open", "open 1", "open x 1", "open -1 1", "held", "open 1 1; held !! YQ== 1 1"}) {
+    EXPECT_FALSE(ParseOpenTraining(bad).ok()) << bad;
+  }
 }
 
 TEST(TrainingStateTest, NoLossIsForgottenForADay) {
