@@ -29,6 +29,7 @@
 #include "engine/exec/device_pool.h"
 #include "engine/handles/handle_store.h"
 #include "engine/ledger/memory_ledger.h"
+#include "engine/observe/allocator_statistics.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/observe/process_statistics.h"
 #include "engine/serve/checkpoint_reader.h"
@@ -146,6 +147,7 @@ class Daemon::Parts {
     PENSTOCK_RETURN_IF_ERROR(MakeServices());
     FollowLifecycle();
     PENSTOCK_RETURN_IF_ERROR(Listen());
+    MeasureProcess();
     LogInfo("listening", {{"api", api_address()},
                           {"health", health_address()},
                           {"metrics", metrics_address()},
@@ -241,11 +243,19 @@ class Daemon::Parts {
     ledger.refused = [&metrics](MemoryClass kind) { metrics.refused[kind].Add(); };
     memory_ = std::make_unique<MemoryLedger>(std::move(ledger));
     metrics.limit.Set(static_cast<double>(limit));
-    metrics.process.Set(static_cast<double>(process_bytes));
     timers_ = std::make_unique<TimerQueue>(clock_);
     handles_ = std::make_unique<HandleStore>(
         StoreOptions(options_, epoch_, handles, memory_.get(), &registry_.server()), clock_, timers_.get());
     return absl::OkStatus();
+  }
+
+  // What is there before anything is served. What the allocator keeps is told by itself, as it is.
+  void MeasureProcess() {
+    const auto process = ReadProcessStatistics();
+    const auto allocator = ReadAllocatorStatistics();
+    if (!process.ok()) return;
+    const int64_t kept = allocator.has_value() ? allocator->kept_bytes : 0;
+    registry_.memory().process.Set(static_cast<double>(process->resident_bytes - kept));
   }
 
   void OpenPipelines() {

@@ -249,8 +249,9 @@ ROWS: list[tuple[str, list[Panel]]] = [
                     (f"sum by (instance) (penstock_memory_limit_bytes{{{D}}})", "{{instance}} limit"),
                     (
                         f"sum by (instance) (process_resident_memory_bytes{{{D}}}) - "
-                        f"sum by (instance) (penstock_memory_process_bytes{{{D}}})",
-                        "{{instance}} resident beyond the process itself",
+                        f"sum by (instance) (penstock_memory_process_bytes{{{D}}}) - "
+                        f"sum by (instance) (penstock_memory_allocator_bytes{{{D}}})",
+                        "{{instance}} resident beyond the process itself and what its allocator keeps",
                     ),
                 ],
                 anchor="penstockmemorynearlyfull",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/block_bytes.h"
 #include "engine/base/check.h"
 #include "engine/base/clock.h"
 #include "engine/base/status_macros.h"
@@ -83,19 +84,30 @@ void HandleStore::End(const EntryPointer& entry, HandleState state, Aftermath& a
   if (entry->pins == 0) aftermath.freed.push_back(FreeContent(*entry));
 }
 
+int64_t HandleStore::BytesOf(const Tombstone& tombstone) {
+  return MapNodeBytes<HandleId, Tombstone>() + static_cast<int64_t>(sizeof(HandleId)) + BlockBytes(tombstone.owner) +
+         BlockBytes(tombstone.pipeline);
+}
+
 void HandleStore::AddTombstone(const HandleEntry& entry, HandleState state) {
   const int64_t now = clock_->NowNanos();
   const int64_t kept = std::max(entry.lease_nanos, absl::ToInt64Nanoseconds(options_.tombstone_time));
   tombstone_order_.push_back(entry.name.id);
-  tombstones_[entry.name.id] = {entry.owner, entry.name.pipeline, entry.kind, state, now + kept};
+  Tombstone& made = tombstones_[entry.name.id];
+  made = {entry.owner, entry.name.pipeline, entry.kind, state, now + kept};
+  int64_t bytes = tombstones_held_.bytes() + BytesOf(made);
   while (!tombstone_order_.empty()) {
     auto oldest = tombstones_.find(tombstone_order_.front());
     const bool gone = oldest == tombstones_.end();  // withdrawn
     const bool many = static_cast<int64_t>(tombstone_order_.size()) > options_.max_tombstones;
     if (!gone && !many && oldest->second.until_nanos > now) break;
-    if (!gone) tombstones_.erase(oldest);
+    if (!gone) {
+      bytes -= BytesOf(oldest->second);
+      tombstones_.erase(oldest);
+    }
     tombstone_order_.pop_front();
   }
+  tombstones_held_.ResizeAnyway(bytes);
 }
 
 HandleStore::Freed HandleStore::FreeContent(HandleEntry& entry) {

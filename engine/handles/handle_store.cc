@@ -48,6 +48,7 @@ HandleStore::HandleStore(Options options, Clock* clock, TimerQueue* timers)
       memory_(options_.memory != nullptr ? options_.memory : own_memory_.get()),
       clock_(clock),
       timers_(timers),
+      tombstones_held_(TakeMemoryAnyway(options_.memory, {.kind = MemoryClass::kAnswers}, 0)),
       budget_(options_.budget) {
   if (options_.metrics != nullptr) {
     options_.metrics->handle_limit_bytes[HandleTier::kHost].Set(static_cast<double>(options_.budget.bytes));

@@ -302,6 +302,7 @@ class HandleStore {
     HandleState state = HandleState::kReleased;
     int64_t until_nanos = 0;
   };
+  static int64_t BytesOf(const Tombstone& tombstone);  // with its places
 
   // A callback that waits for some of `names`. In waits_ until it is called or cancelled.
   struct Wait {
@@ -372,6 +373,7 @@ class HandleStore {
   std::map<std::string, std::map<uint64_t, EntryPointer>> owners_ ABSL_GUARDED_BY(mu_);  // entries_ again, by serial
   std::map<HandleId, Tombstone> tombstones_ ABSL_GUARDED_BY(mu_);
   std::deque<HandleId> tombstone_order_ ABSL_GUARDED_BY(mu_);  // oldest first
+  MemoryReservation tombstones_held_ ABSL_GUARDED_BY(mu_);
   std::map<WaitId, Wait> waits_ ABSL_GUARDED_BY(mu_);
   HandleBudget budget_ ABSL_GUARDED_BY(mu_);
   Counts total_ ABSL_GUARDED_BY(mu_);

@@ -88,8 +88,13 @@ class PipelineJournal {
 
   ReplaySize replay_size() const ABSL_LOCKS_EXCLUDED(index_mu_);
   ReplaySize replay_size(int64_t up_to) const ABSL_LOCKS_EXCLUDED(index_mu_);  // of the calls up to that sequence
-  int64_t last_sequence() const ABSL_LOCKS_EXCLUDED(index_mu_);                // that is durable; 0: none ever
-  int64_t cut_sequence() const ABSL_LOCKS_EXCLUDED(index_mu_);                 // the last that was cut
+  // What finding calls by their request ids takes of the heap.
+  int64_t index_bytes() const ABSL_LOCKS_EXCLUDED(index_mu_) {
+    absl::MutexLock lock(&index_mu_);
+    return requests_.bytes();
+  }
+  int64_t last_sequence() const ABSL_LOCKS_EXCLUDED(index_mu_);  // that is durable; 0: none ever
+  int64_t cut_sequence() const ABSL_LOCKS_EXCLUDED(index_mu_);   // the last that was cut
 
   // The calls from that sequence on that are durable, one after another; an error of `visit` ends it.
   absl::Status Read(int64_t from, const std::function<absl::Status(CallRow)>& visit) ABSL_LOCKS_EXCLUDED(database_mu_);

@@ -1,6 +1,14 @@
 #include "engine/journal/request_index.h"
 
+#include "engine/base/block_bytes.h"
+
 namespace penstock {
+
+int64_t RequestIndex::BytesOf(const Sequences::value_type& entry) {
+  // Its place in the table; beside it the pointer to the next one and the hash.
+  return static_cast<int64_t>(sizeof(void*)) + BlockBytes(sizeof(void*) + sizeof(size_t) + sizeof(entry)) +
+         BlockBytes(entry.first);
+}
 
 // The length comes first: an identity may hold any byte.
 std::string RequestIndex::Key(std::string_view identity, std::string_view method, std::string_view request_id) {
@@ -11,13 +19,17 @@ std::string RequestIndex::Key(std::string_view identity, std::string_view method
 
 void RequestIndex::Add(std::string_view identity, std::string_view method, std::string_view request_id,
                        int64_t sequence) {
-  if (!request_id.empty()) sequences_[Key(identity, method, request_id)] = sequence;
+  if (request_id.empty()) return;
+  const auto [entry, fresh] = sequences_.insert_or_assign(Key(identity, method, request_id), sequence);
+  if (fresh) bytes_ += BytesOf(*entry);
 }
 
 void RequestIndex::Remove(std::string_view identity, std::string_view method, std::string_view request_id,
                           int64_t sequence) {
   const auto found = sequences_.find(Key(identity, method, request_id));
-  if (found != sequences_.end() && found->second == sequence) sequences_.erase(found);
+  if (found == sequences_.end() || found->second != sequence) return;
+  bytes_ -= BytesOf(*found);
+  sequences_.erase(found);
 }
 
 std::optional<int64_t> RequestIndex::Find(std::string_view identity, std::string_view method,

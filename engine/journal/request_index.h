@@ -19,11 +19,16 @@ class RequestIndex {
   void Remove(std::string_view identity, std::string_view method, std::string_view request_id, int64_t sequence);
   std::optional<int64_t> Find(std::string_view identity, std::string_view method, std::string_view request_id) const;
   int64_t size() const { return static_cast<int64_t>(sequences_.size()); }
+  int64_t bytes() const { return bytes_; }  // of the heap
 
  private:
+  using Sequences = std::unordered_map<std::string, int64_t>;
+
+  static int64_t BytesOf(const Sequences::value_type& entry);
   static std::string Key(std::string_view identity, std::string_view method, std::string_view request_id);
 
-  std::unordered_map<std::string, int64_t> sequences_;
+  Sequences sequences_;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace penstock

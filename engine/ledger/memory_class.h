@@ -17,10 +17,11 @@ enum class MemoryClass {
   kUploads,    // tensors that are on their way into a handle
   kModels,     // programs: while they are read and checked, and until their pipeline stands
   kPipelines,  // weights, gradients, optimizer state, activations, as planned; and what plans are tried with
+  kAnswers,    // to calls that may be asked again, and what stays of handles that are gone
 };
-inline constexpr size_t kMemoryClasses = 9;
+inline constexpr size_t kMemoryClasses = 10;
 inline constexpr std::array<std::string_view, kMemoryClasses> kMemoryClassNames = {
-    "messages", "inputs", "queues", "handles", "snapshots", "traces", "uploads", "models", "pipelines"};
+    "messages", "inputs", "queues", "handles", "snapshots", "traces", "uploads", "models", "pipelines", "answers"};
 
 inline std::string_view NameOf(MemoryClass kind) { return kMemoryClassNames[static_cast<size_t>(kind)]; }
 

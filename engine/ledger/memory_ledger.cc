@@ -217,13 +217,17 @@ absl::Status MemoryReservation::Resize(int64_t bytes) {
   return absl::OkStatus();
 }
 
-void MemoryReservation::ShrinkTo(int64_t bytes) {
-  if (bytes >= bytes_) return;
+void MemoryReservation::ResizeAnyway(int64_t bytes) {
+  PENSTOCK_CHECK(bytes >= 0);
   if (ledger_ != nullptr) {
     absl::MutexLock lock(&ledger_->mu_);
     ledger_->Add(account_, bytes - bytes_);
   }
   bytes_ = bytes;
+}
+
+void MemoryReservation::ShrinkTo(int64_t bytes) {
+  if (bytes < bytes_) ResizeAnyway(bytes);
 }
 
 absl::Status MemoryReservation::Become(MemoryClass kind) {

@@ -143,6 +143,8 @@ class MemoryReservation {
   int64_t bytes() const { return bytes_; }
   // Fails: as MemoryLedger, with what was held before unchanged. To less it never fails.
   absl::Status Resize(int64_t bytes);
+  // The same for what must not fail: it is counted, even beyond the limits.
+  void ResizeAnyway(int64_t bytes);
   // To so many bytes, if it is more.
   void ShrinkTo(int64_t bytes);
   // From now on it is of another class. Within a pool that never fails.

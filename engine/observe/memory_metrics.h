@@ -13,7 +13,7 @@ struct MemoryMetrics {
   CellsBy<MemoryClass, GaugeCell, kMemoryClasses> reserved;   // bytes, together at most `limit`
   CellsBy<MemoryClass, CounterCell, kMemoryClasses> refused;  // reservations
   GaugeCell limit;
-  GaugeCell process;  // bytes that the process had taken before it served anything
+  GaugeCell process;  // bytes that the process had taken before it served anything, but for what its allocator kept
 };
 
 }  // namespace penstock

@@ -1,5 +1,6 @@
 #include "engine/serve/call.h"
 
+#include "engine/base/block_bytes.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 
@@ -28,6 +29,17 @@ const char* MethodName(const Request& request) {
           [](const UpdateOptimizerCall&) { return "UpdateOptimizer"; },
           [](const CompactCall&) { return "CompactJournal"; }},
       request);
+}
+
+int64_t HeapBytes(const RecordedAnswer& answer) {
+  if (const auto* join = std::get_if<std::shared_ptr<StateJoin>>(&answer)) return HeapBytes(*join);
+  const auto& accepted = std::get<Accepted>(answer);
+  int64_t bytes = BlockBytes(accepted.request_id);
+  for (const auto* name : {&accepted.outcome, &accepted.outputs, &accepted.graph}) {
+    if (name->has_value()) bytes += BlockBytes((*name)->pipeline);
+  }
+  if (accepted.durable != nullptr) bytes += BlockBytes(2 * sizeof(void*) + sizeof(Durability));
+  return bytes;
 }
 
 const std::vector<const char*>& MethodNames() {

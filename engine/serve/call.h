@@ -30,6 +30,7 @@ using StateCallback = StateJoin::Callback;
 
 // What the request log keeps.
 using RecordedAnswer = std::variant<Accepted, std::shared_ptr<StateJoin>>;
+int64_t HeapBytes(const RecordedAnswer& answer);
 
 // What follows from a request by itself.
 const char* MethodName(const Request& request);                      // as on the wire: "TrainStep"

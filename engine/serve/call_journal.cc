@@ -105,10 +105,16 @@ void CallJournal::OnAppended(const CallPointer& call, const absl::Status& status
   calls_->NotifyIfDrained();
 }
 
+void CallJournal::CountIndex() {
+  absl::MutexLock lock(&kept_mu_);
+  held_.ResizeAnyway(journal_->index_bytes());
+}
+
 void CallJournal::RecordEnd(const CallPointer& call, const CallAnswer& answer,
                             std::function<void(const absl::Status&)> then) {
   const auto end = [this, ran = call->started_nanos != 0, then = std::move(then)](const absl::Status& status) {
     if (!status.ok()) Note(status, ran);
+    CountIndex();
     Guarded("the end of a call", [&] { then(status); }).IgnoreError();
     {
       absl::MutexLock lock(&calls_->mu);

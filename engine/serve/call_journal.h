@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/handles/handle_name.h"
 #include "engine/journal/pipeline_journal.h"
+#include "engine/ledger/memory_ledger.h"
 #include "engine/serve/call.h"
 #include "engine/serve/call_records.h"
 #include "engine/serve/served_calls.h"
@@ -38,9 +39,17 @@ class CallJournal {
   // `refused`: a call that the journal did not take; it is in no queue any more, and falls to nobody else.
   using Refused = std::function<void(const CallPointer&, const absl::Status&)>;
 
+  // `held`: of the memory in which it finds earlier attempts.
   CallJournal(std::unique_ptr<PipelineJournal> journal, const CallRecords* records, ServedCalls* calls, Clock* clock,
-              Refused refused)
-      : journal_(std::move(journal)), records_(records), calls_(calls), clock_(clock), refused_(std::move(refused)) {}
+              MemoryReservation held, Refused refused)
+      : journal_(std::move(journal)),
+        records_(records),
+        calls_(calls),
+        clock_(clock),
+        refused_(std::move(refused)),
+        held_(std::move(held)) {
+    CountIndex();
+  }
 
   // Whether such a call stands in a journal.
   static bool Keeps(const Call& call);
@@ -81,6 +90,7 @@ class CallJournal {
   absl::Status Append(const CallPointer& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(append_mu_);
   absl::StatusOr<NamedValues> ValuesOf(const Call& call) const;
   void OnAppended(const CallPointer& call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  void CountIndex() ABSL_LOCKS_EXCLUDED(kept_mu_);
   // Keeps why the journal is of no more use, if that is so. `outcome_is_lost`: of a call that has run.
   void Note(const absl::Status& status, bool outcome_is_lost) ABSL_LOCKS_EXCLUDED(kept_mu_);
 
@@ -94,6 +104,7 @@ class CallJournal {
   mutable absl::Mutex kept_mu_;
   std::map<int64_t, KeptForward> kept_ ABSL_GUARDED_BY(kept_mu_);  // by sequence
   absl::Status stopped_ ABSL_GUARDED_BY(kept_mu_);
+  MemoryReservation held_ ABSL_GUARDED_BY(kept_mu_);
 };
 
 }  // namespace penstock

@@ -15,6 +15,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/base/block_bytes.h"
 #include "engine/base/guard.h"
 #include "engine/serve/request_log.h"
 
@@ -32,6 +33,11 @@ struct Joined {
   std::optional<Answer> answer;  // never changes once it is set
   std::vector<Callback> callbacks;
 };
+
+template <typename Answer>
+int64_t HeapBytes(const std::shared_ptr<Joined<Answer>>&) {
+  return BlockBytes(2 * sizeof(void*) + sizeof(Joined<Answer>));  // with its counts
+}
 
 // What becomes of a call: it is the first and has work to do, it is answered now, or it waits (neither).
 template <typename Answer>

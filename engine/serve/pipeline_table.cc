@@ -57,7 +57,7 @@ PipelineTable::PipelineTable(Options options)
       journal_(options.journal),
       fingerprint_(std::move(options.fingerprint)),
       builder_(std::move(options.builder)),
-      log_({}),
+      log_({}, TakeMemoryAnyway(builder_.options().memory, {.kind = MemoryClass::kAnswers}, 0)),
       creations_("ps-creations", builder_.options().timers, builder_.options().clock),
       plans_(builder_.options().timers, builder_.options().clock) {}
 

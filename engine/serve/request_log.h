@@ -11,8 +11,10 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/statusor.h"
+#include "engine/base/block_bytes.h"
 #include "engine/base/caller_share.h"
 #include "engine/base/error.h"
+#include "engine/ledger/memory_ledger.h"
 
 namespace penstock {
 
@@ -33,11 +35,18 @@ inline absl::Status RequestIdReused(const std::string& request_id) {
       .With("value", request_id);
 }
 
+// What an answer takes of the heap beside itself. Answers that take some have an overload.
+template <typename Answer>
+int64_t HeapBytes(const Answer&) {
+  return 0;
+}
+
 // Answers by caller, method and request_id.
 //
 // Model:     A map, and its keys in order of their recording. An answer is kept for kept_nanos or until `entries` newer
 //            ones exist, but never less than min_nanos. A caller may have no more than its share (CallerShare) of
-//            max_entries. It lives in memory: a restart forgets it, and the journal remembers.
+//            max_entries. It lives in memory, which is counted in `held`: a restart forgets it, and the journal
+//            remembers.
 // Threads:   Those of its owner, which holds its lock around every call.
 // Units:     Monotonic nanoseconds.
 // Fails:     INVALID_ARGUMENT / REQUEST_ID_REUSED for the same key with another payload; RESOURCE_EXHAUSTED /
@@ -52,7 +61,7 @@ class RequestLog {
     int64_t min_nanos = int64_t{600} * 1'000'000'000;
   };
 
-  explicit RequestLog(Options options) : options_(options) {}
+  explicit RequestLog(Options options, MemoryReservation held = {}) : options_(options), held_(std::move(held)) {}
 
   // The recorded answer; nothing for a new key, or one without a request_id; an error as above.
   absl::StatusOr<std::optional<Answer>> Find(const RequestKey& key, const std::string& payload_digest,
@@ -79,13 +88,16 @@ class RequestLog {
     if (key.request_id.empty()) return;
     Erase(key);
     const uint64_t serial = ++serial_;
-    order_.emplace(serial, key);
+    const EntryPlace entry =
+        entries_.emplace(key, Entry{std::move(payload_digest), std::move(answer), now_nanos, serial}).first;
+    absl::Cleanup undo_entry = [&] { entries_.erase(entry); };
+    order_.emplace(serial, entry);
     absl::Cleanup undo_order = [&] { order_.erase(serial); };
-    const auto entry = entries_.emplace(key, Entry{std::move(payload_digest), std::move(answer), now_nanos, serial});
-    absl::Cleanup undo_entry = [&] { entries_.erase(entry.first); };
     ++callers_[key.caller];
-    std::move(undo_entry).Cancel();
     std::move(undo_order).Cancel();
+    std::move(undo_entry).Cancel();
+    entry->second.bytes = BytesOf(*entry);
+    held_.ResizeAnyway(held_.bytes() + entry->second.bytes);
     Forget(now_nanos);
   }
 
@@ -96,6 +108,8 @@ class RequestLog {
 
   // Keys that are held.
   int64_t size() const { return static_cast<int64_t>(order_.size()); }
+  // What they take of the heap, with their answers.
+  int64_t bytes() const { return held_.bytes(); }
 
  private:
   struct Entry {
@@ -103,7 +117,17 @@ class RequestLog {
     Answer answer;
     int64_t at_nanos = 0;
     uint64_t serial = 0;
+    int64_t bytes = 0;  // that it was counted with
   };
+  using Entries = std::map<RequestKey, Entry>;
+  using EntryPlace = typename Entries::iterator;
+
+  static int64_t BytesOf(const typename Entries::value_type& recorded) {
+    const auto& [key, entry] = recorded;
+    return MapNodeBytes<RequestKey, Entry>() + MapNodeBytes<uint64_t, EntryPlace>() + BlockBytes(key.caller) +
+           BlockBytes(key.method) + BlockBytes(key.request_id) + BlockBytes(entry.payload_digest) +
+           HeapBytes(entry.answer);
+  }
 
   static absl::Status Full(const std::string& whose, int64_t limit) {
     return Error(absl::StatusCode::kResourceExhausted, "REQUEST_LOG_FULL",
@@ -113,16 +137,17 @@ class RequestLog {
         .With("retry_after_ms", "60000");
   }
 
-  void Remove(typename std::map<RequestKey, Entry>::iterator entry) {
+  void Remove(EntryPlace entry) {
     const auto own = callers_.find(entry->first.caller);
     if (--own->second == 0) callers_.erase(own);
     order_.erase(entry->second.serial);
+    held_.ShrinkTo(held_.bytes() - entry->second.bytes);
     entries_.erase(entry);
   }
 
   void Forget(int64_t now_nanos) {
     while (!order_.empty()) {
-      const auto oldest = entries_.find(order_.begin()->second);
+      const EntryPlace oldest = order_.begin()->second;
       const int64_t age = now_nanos - oldest->second.at_nanos;
       const bool many = static_cast<int64_t>(entries_.size()) > options_.entries;
       if (age < (many ? options_.min_nanos : options_.kept_nanos)) return;
@@ -131,9 +156,10 @@ class RequestLog {
   }
 
   const Options options_;
-  std::map<RequestKey, Entry> entries_;
+  MemoryReservation held_;
+  Entries entries_;
   std::map<std::string, int64_t> callers_;  // how many entries each has that has any
-  std::map<uint64_t, RequestKey> order_;    // of their recording: the keys of entries_ by serial
+  std::map<uint64_t, EntryPlace> order_;    // of their recording: by serial
   uint64_t serial_ = 0;
 };
 

@@ -32,9 +32,12 @@ namespace penstock {
 struct ServedCalls {
   enum class State { kReady, kDraining, kDeleting, kStopped };
 
-  ServedCalls(RequestLog<RecordedAnswer>::Options log, TrainingQueue training, InferenceQueue inference,
+  ServedCalls(RequestLog<RecordedAnswer> log, TrainingQueue training, InferenceQueue inference,
               std::shared_ptr<PipelineMetrics> metrics)
-      : metrics(std::move(metrics)), log(log), training(std::move(training)), inference(std::move(inference)) {}
+      : metrics(std::move(metrics)),
+        log(std::move(log)),
+        training(std::move(training)),
+        inference(std::move(inference)) {}
 
   // The half of a call that the lock guards.
   Call::Guarded& Of(const CallPointer& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return call->guarded_; }

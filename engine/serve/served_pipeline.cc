@@ -21,6 +21,8 @@ std::string TokenPrefix(const HandleStore& handles) {
   return absl::StrFormat("%08x%016x", handles.epoch().value(), RandomHandleId(handles.epoch()).low);
 }
 
+MemoryHolder AnswersOf(const std::string& pipeline) { return {.kind = MemoryClass::kAnswers, .pipeline = pipeline}; }
+
 // With a journal, a token tells the same before and after a restart.
 TrainingQueue::Origin OriginOf(const ServedPipeline::Options& options, const ServedPipeline::Durable& durable,
                                const Pipeline& pipeline) {
@@ -85,18 +87,20 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
     : options_(std::move(options)),
       pipeline_(std::move(pipeline)),
       checkpoints_(std::move(checkpoints)),
-      calls_(
-          {.entries = options_.request_log_entries, .kept_nanos = absl::ToInt64Nanoseconds(options_.request_log_time)},
-          TrainingQueue({options_.train_queue_calls, options_.train_queue_bytes},
-                        OriginOf(options_, durable, *pipeline_)),
-          InferenceQueue({options_.infer_queue_calls, options_.infer_queue_bytes}, options_.infer_in_flight),
-          options_.metrics),
+      calls_(RequestLog<RecordedAnswer>({.entries = options_.request_log_entries,
+                                         .kept_nanos = absl::ToInt64Nanoseconds(options_.request_log_time)},
+                                        TakeMemoryAnyway(options_.memory, AnswersOf(options_.name), 0)),
+             TrainingQueue({options_.train_queue_calls, options_.train_queue_bytes},
+                           OriginOf(options_, durable, *pipeline_)),
+             InferenceQueue({options_.infer_queue_calls, options_.infer_queue_bytes}, options_.infer_in_flight),
+             options_.metrics),
       runner_(options_.name, options_.origin, pipeline_.get(), checkpoints_.get(), options_.memory),
       settlement_(options_.name, &calls_, options_.handles, checkpoints_.get(), options_.timers, options_.clock),
       journal_(durable.journal == nullptr
                    ? nullptr
                    : std::make_unique<CallJournal>(
                          std::move(durable.journal), durable.records, &calls_, options_.clock,
+                         TakeMemoryAnyway(options_.memory, AnswersOf(options_.name), 0),
                          [this](const CallPointer& call, const absl::Status& error) { OnRefused(call, error); })),
       automatic_(journal_ == nullptr ? nullptr
                                      : std::make_unique<AutomaticCheckpoints>(

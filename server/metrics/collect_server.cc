@@ -2,6 +2,7 @@
 
 #include "engine/base/log.h"
 #include "engine/base/log_sink.h"
+#include "engine/observe/allocator_statistics.h"
 #include "engine/observe/process_statistics.h"
 #include "engine/observe/span_counters.h"
 #include "server/metrics/family_set.h"
@@ -76,6 +77,9 @@ void CollectMemory(const MemoryMetrics& memory, FamilySet* families) {
   AddEach(families, Metric::kMemoryRefused, kMemoryClassNames, [&](size_t i) { return CountOf(memory.refused.at(i)); });
   families->Add(Metric::kMemoryLimit, {}, memory.limit.value());
   families->Add(Metric::kMemoryProcess, {}, memory.process.value());
+  if (const auto allocator = ReadAllocatorStatistics(); allocator.has_value()) {
+    families->Add(Metric::kMemoryAllocator, {}, static_cast<double>(allocator->kept_bytes));
+  }
 }
 
 void CollectProcess(FamilySet* families) {

@@ -156,7 +156,15 @@ std::vector<MetricInfo> MakeTable() {
        {}},
       {kMemoryProcess,
        "penstock_memory_process_bytes",
-       "Resident memory of the process before it served anything, which is in no class.",
+       "Resident memory of the process before it served anything, which is in no class, but for what its allocator "
+       "kept.",
+       kGauge,
+       {},
+       {}},
+      {kMemoryAllocator,
+       "penstock_memory_allocator_bytes",
+       "Resident memory that the allocator keeps beside what is allocated: freed blocks, pages used in part, its "
+       "records.",
        kGauge,
        {},
        {}},

@@ -29,6 +29,7 @@ enum class Metric {
   kMemoryRefused,
   kMemoryLimit,
   kMemoryProcess,
+  kMemoryAllocator,
   kBatchesStarted,
   kBatches,
   kSamples,

@@ -11,6 +11,8 @@ import grpc
 import numpy as np
 import penstock
 import pytest
+from google.protobuf import duration_pb2
+from penstock.v1 import handle_pb2
 
 from conftest import QUICK_DRAIN, StartDaemon
 from daemon_process import Daemon, eventually
@@ -19,6 +21,7 @@ from raw_calls import Raw, given, infer
 from small_models import create_mlp, mlp_batch
 
 MIB = 1 << 20
+# What goes with the work and its pipeline.
 CLASSES = ("messages", "inputs", "queues", "handles", "snapshots", "traces", "uploads", "models", "pipelines")
 
 
@@ -172,6 +175,8 @@ def test_what_finds_no_room_is_refused_by_name(start_daemon: StartDaemon, tmp_pa
                 assert pipeline.train_step(rows, target).step == before + 1
             pipeline.delete(force=True, purge=True)
     eventually(lambda: all(reserved(daemon, one) == 0 for one in CLASSES))
+    if names:
+        assert reserved(daemon, "answers") > 0, "who asks again gets the answer, and who is late is told why"
     daemon.stop()
 
 
@@ -186,3 +191,35 @@ def test_a_caller_is_told_of_its_own_holdings_only(start_daemon: StartDaemon) ->
         with pytest.raises(penstock.PenstockError) as raised:
             wide(bob, "his", layers=8)
         assert "pipelines (pipeline hers, caller ann)" in raised.value.message
+
+
+def test_a_fetch_that_waits_holds_no_room(start_daemon: StartDaemon) -> None:
+    """Forty chunks would be more than all that messages may take; the last fetch alone has something to send."""
+    daemon = start_daemon(*QUICK_DRAIN, "--memory-limit=32MiB", "--trace-ring-events=0")
+    with connected(daemon) as client, grpc.insecure_channel(daemon.address) as channel:
+        layer = penstock.Layer("delay", options={"forward_ms": 1000.0, "features": 4})
+        slow = client.create_pipeline("slow", model=[layer, layer], balance=[1, 1], schedule="1f1b", micro_batches=1)
+        rows = np.ones((64, 4), np.float32)
+        late = slow.submit_infer(rows, micro_batches=64)
+        ready = slow.put({"x": rows})
+        fetch = channel.unary_stream(
+            "/penstock.v1.HandleService/FetchHandle",
+            request_serializer=handle_pb2.FetchHandleRequest.SerializeToString,
+            response_deserializer=bytes,
+        )
+
+        def request(handle: penstock.Handle) -> handle_pb2.FetchHandleRequest:
+            wait = duration_pb2.Duration(seconds=60)
+            return handle_pb2.FetchHandleRequest(name=handle.name, chunk_size=MIB, wait_for=wait)
+
+        caller = (("penstock-caller", "filler"),)
+        waiting = [fetch(request(late), metadata=caller) for _ in range(40)]
+        begun = {"grpc_service": "penstock.v1.HandleService", "grpc_method": "FetchHandle"}
+        eventually(lambda: daemon.metrics().sum("grpc_server_started_total", **begun) == len(waiting))
+        assert list(fetch(request(ready), metadata=caller)), "it has been sent"
+        assert not any(call.done() for call in waiting)
+        for call in waiting:
+            call.cancel()
+        late.cancel()
+        eventually(lambda: reserved(daemon, "messages") == 0)
+    daemon.stop()

@@ -47,10 +47,11 @@ penstock_peer_clock_offset_seconds                G  peer
 penstock_peer_clock_uncertainty_seconds           G  peer
 penstock_group_epoch                              G
 penstock_group_ranks                              G
-penstock_memory_reserved_bytes                    G  class=messages|inputs|queues|handles|snapshots|traces|uploads|models|pipelines
-penstock_memory_refused_total                     C  class=messages|inputs|queues|handles|snapshots|traces|uploads|models|pipelines
+penstock_memory_reserved_bytes                    G  class=messages|inputs|queues|handles|snapshots|traces|uploads|models|pipelines|answers
+penstock_memory_refused_total                     C  class=messages|inputs|queues|handles|snapshots|traces|uploads|models|pipelines|answers
 penstock_memory_limit_bytes                       G
 penstock_memory_process_bytes                     G
+penstock_memory_allocator_bytes                   G
 penstock_handles                                  G  state=pending|ready|failed
 penstock_handle_bytes                             G  tier=device|host
 penstock_handle_limit_bytes                       G  tier=device|host

@@ -19,7 +19,14 @@ LIBRARY = os.environ.get("PENSTOCK_LEAK_LIBRARY", "")
 
 def line(**changes: float) -> list[Sample]:
     """A minute of samples, a second apart; `changes` are growths per second."""
-    still = {"resident": 300.0 * MIB, "descriptors": 100, "threads": 50, "ledger": 100.0 * MIB, "process": 200.0 * MIB}
+    still = {
+        "resident": 300.0 * MIB,
+        "descriptors": 100,
+        "threads": 50,
+        "ledger": 100.0 * MIB,
+        "process": 150.0 * MIB,
+        "allocator": 50.0 * MIB,
+    }
     return [
         Sample(seconds=second, **{name: value + changes.get(name, 0) * second for name, value in still.items()})
         for second in range(61)
@@ -47,7 +54,7 @@ def test_two_hundred_clients(tmp_path: pathlib.Path) -> None:
     verdict, counts, samples = run(tmp_path, MINUTES, CLIENTS)
     print(dict(counts.done), dict(counts.refused), verdict, samples[-1])
     assert counts.failures == []
-    assert verdict.complaints(settled=LONG) == []
+    assert verdict.complaints() == []
     acts = {"infer", "train", "upload", "fetch_later", "cancel", "bad_input", "read", "look", "checkpoint"}
     assert acts <= counts.done.keys()
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/observe/allocator_statistics.h"
 #include "engine/observe/process_statistics.h"
 #include "server/http/pages/lines.h"
 #include "server/http/status_pages.h"
@@ -20,14 +21,17 @@ Cell BytesCell(int64_t bytes) { return Bytes(static_cast<double>(bytes)); }
 Section LedgerSection(const StatusSources& sources, const MemoryRows& memory) {
   Section ledger{.id = "ledger", .title = "The host's memory"};
   ledger.note =
-      "Reserved is what holders may take at most. Resident memory should be near what is reserved and what the process "
-      "had taken before it served anything.";
+      "Reserved is what holders may take at most. Resident memory should be near the sum of what is reserved, what the "
+      "process had taken before it served anything, and what its allocator keeps beside what is allocated.";
   ledger.Fact("limit_bytes", "limit (--memory-limit)", BytesCell(memory.limit_bytes));
   ledger.Fact("reserved_bytes", "reserved", BytesCell(memory.bytes));
   ledger.Fact(
       "ratio", "full",
       Share(memory.limit_bytes > 0 ? static_cast<double>(memory.bytes) / static_cast<double>(memory.limit_bytes) : 0));
   ledger.Fact("process_bytes", "the process by itself", Bytes(sources.registry->memory().process.value()));
+  if (const auto allocator = ReadAllocatorStatistics(); allocator.has_value()) {
+    ledger.Fact("allocator_bytes", "kept by the allocator", BytesCell(allocator->kept_bytes));
+  }
   if (const auto read = ReadProcessStatistics(); read.ok()) {
     ledger.Fact("resident_bytes", "resident memory", BytesCell(read->resident_bytes));
   }

@@ -55,7 +55,7 @@ absl::Status FetchStream::Accept(const grpc::ByteBuffer& request) {
   PENSTOCK_ASSIGN_OR_RETURN(chunk_bytes_, CheckedChunkBytes(request_.chunk_size()));
   PENSTOCK_ASSIGN_OR_RETURN(const absl::Duration wait,
                             CheckedDuration(request_.wait_for(), absl::Seconds(60), "wait_for"));
-  PENSTOCK_RETURN_IF_ERROR(HoldChunk(environment_.memory, identity.name, name.pipeline, chunk_bytes_));
+  caller_ = identity.name;
   PENSTOCK_ASSIGN_OR_RETURN(pin_, environment_.handles->Pin(identity.name, name));
   const int64_t deadline = environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(wait);
   wait_ = environment_.handles->OnSettled(identity.name, {name}, HandleStore::WaitMode::kAll, deadline,
@@ -71,6 +71,7 @@ void FetchStream::OnSettled(const HandleStore::HandleAnswer& answer) {
 absl::Status FetchStream::StartChunks(const HandleInfo& info) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<const HeldValues> held, pin_.values());
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<TensorSender::Part> parts, ChooseParts(*held, request_));
+  PENSTOCK_RETURN_IF_ERROR(HoldChunk(environment_.memory, caller_, info.name.pipeline, chunk_bytes_));
   v1::FetchHandleResponse first;
   *first.mutable_handle() = ToProto(info);
   std::deque<grpc::ByteBuffer> heads = {SerializeMessage(first)};

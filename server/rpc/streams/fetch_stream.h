@@ -33,6 +33,7 @@ class FetchStream final : public ChunkStream {
 
   const MethodGate& gate_;
   const ServiceEnvironment environment_;
+  std::string caller_;
   v1::FetchHandleRequest request_;
   int64_t chunk_bytes_ = 0;
   HandlePin pin_;  // as long as this: a wait that ends late still finds it

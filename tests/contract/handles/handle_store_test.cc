@@ -291,6 +291,26 @@ TEST_F(HandleStoreTest, ATombstoneLastsAsLongAsALongerLeaseDid) {
   EXPECT_EQ(ReasonOfGet(name), "HANDLE_NOT_FOUND");
 }
 
+TEST_F(HandleStoreTest, TombstonesAreCounted) {
+  MemoryLedger ledger({.limit_bytes = 1 << 20});
+  HandleStore store({.epoch = Epoch(7), .max_tombstones = 2, .memory = &ledger}, &clock_, timers_.get());
+  const auto bury = [&] {
+    const absl::StatusOr<HandleName> name = store.Reserve({.owner = "ann", .pipeline = "gpt"});
+    ASSERT_TRUE(name.ok() && store.Release("ann", *name).ok());
+  };
+  bury();
+  const int64_t one = ledger.BytesOf(MemoryClass::kAnswers);
+  EXPECT_GT(one, static_cast<int64_t>(2 * sizeof(HandleId) + 2 * sizeof(std::string)));
+  bury();
+  EXPECT_EQ(ledger.BytesOf(MemoryClass::kAnswers), 2 * one);
+  bury();
+  EXPECT_EQ(ledger.BytesOf(MemoryClass::kAnswers), 2 * one) << "the oldest has gone";
+  Advance(absl::Minutes(10));
+  bury();
+  EXPECT_EQ(ledger.BytesOf(MemoryClass::kAnswers), one) << "the time of the others is over";
+  EXPECT_EQ(ledger.bytes(), one);
+}
+
 class FewTombstonesTest : public HandleFixture {
  protected:
   FewTombstonesTest() : HandleFixture({.max_tombstones = 3}) {}

@@ -181,9 +181,12 @@ TEST(MemoryLedger, AnUploadBecomesAResultWithoutAskingAgain) {
 TEST(MemoryLedger, WhatMustNotFailIsCountedBeyondTheLimit) {
   MemoryLedger ledger(100);
   const auto gpt = *ledger.Take({kPipelines}, 90);
-  const auto last = ledger.TakeAnyway({MemoryClass::kSnapshots}, 50);
+  auto last = ledger.TakeAnyway({MemoryClass::kSnapshots}, 30);
+  last.ResizeAnyway(50);
   EXPECT_EQ(ledger.bytes(), 140);
   EXPECT_EQ(ValuesOf(ledger.Take({kModels}, 1).status())["free"], "0");
+  last.ResizeAnyway(5);
+  EXPECT_EQ(ledger.bytes(), 95);
 }
 
 TEST(MemoryLedger, StatesSumsPeaksAndRefusals) {

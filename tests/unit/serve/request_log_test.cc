@@ -1,6 +1,9 @@
 #include "engine/serve/request_log.h"
 
 #include <gmock/gmock.h>
+#include <malloc.h>
+
+#include "engine/serve/call.h"
 
 namespace penstock {
 namespace {
@@ -69,6 +72,37 @@ TEST(RequestLogTest, AnErasedKeyMayBeUsedAgain) {
   EXPECT_FALSE(log.Find(Key("0"), "a", 0)->has_value());
   log.Record(Key("0"), "a", 5, kMinute);
   EXPECT_EQ(**log.Find(Key("0"), "a", 24 * 60 * kMinute), 5) << "its age counts from the second recording";
+}
+
+TEST(RequestLogTest, CountsWhatItTakesOfTheHeap) {
+  const auto used = [] { return static_cast<int64_t>(::mallinfo2().uordblks); };
+  if (used() == 0) GTEST_SKIP() << "this allocator tells nothing";
+  constexpr int64_t kCalls = 10'000;
+  MemoryLedger ledger(int64_t{1} << 30);
+  RequestLog<RecordedAnswer> log({.entries = 1}, ledger.TakeAnyway({MemoryClass::kAnswers}, 0));
+  const auto key = [](int64_t call) { return Key(std::to_string(call) + std::string(32, 'i')); };
+  const auto record = [&](int64_t call, int64_t now) {
+    const HandleName name{"a-pipeline-of-a-long-name", {}};
+    const Accepted accepted{.request_id = key(call).request_id,
+                            .outcome = name,
+                            .outputs = name,
+                            .graph = {},
+                            .durable = std::make_shared<Durability>()};
+    log.Record(key(call), std::string(64, 'd'), accepted, now);
+  };
+  const int64_t before = used();
+  for (int64_t call = 0; call < kCalls; ++call) record(call, 0);
+  const auto taken = static_cast<double>(used() - before);
+  EXPECT_NEAR(static_cast<double>(ledger.bytes()), taken, 0.15 * taken);
+
+  const int64_t each = ledger.bytes() / kCalls;
+  log.Erase(key(0));
+  EXPECT_NEAR(static_cast<double>(ledger.bytes()), static_cast<double>((kCalls - 1) * each), 100);
+  record(kCalls, 10 * kMinute);
+  EXPECT_EQ(log.size(), 1) << "the others are old enough to go";
+  EXPECT_NEAR(static_cast<double>(ledger.bytes()), static_cast<double>(each), 100);
+  log.Erase(key(kCalls));
+  EXPECT_EQ(ledger.bytes(), 0);
 }
 
 }  // namespace

@@ -1,0 +1,20 @@
+#pragma once
+
+// What the allocator of this process has given out, and what it keeps.
+
+#include <cstdint>
+#include <optional>
+
+namespace penstock {
+
+struct AllocatorStatistics {
+  int64_t allocated_bytes = 0;  // that the program has, each block as large as it was cut
+  // Resident beside them: freed blocks that serve the next allocation, in the caches of threads and as whole pages;
+  // pages that are used in part; the allocator's own records.
+  int64_t kept_bytes = 0;
+};
+
+// Unset where the program has another allocator than jemalloc: tests and sanitizers.
+std::optional<AllocatorStatistics> ReadAllocatorStatistics();
+
+}  // namespace penstock
