@@ -92,7 +92,7 @@ struct Call {
   int64_t turn = 0;          // of an inference, from when it is its caller's next: CallerTurns
   int64_t accepted_nanos = 0;
   int64_t started_nanos = 0;  // 0: it has not; set by the thread that runs it
-  int64_t read_version = 0;   // of what a read reads, as it starts; set by the same thread
+  int64_t read_version = 0;   // of what a read or a save copies, as it starts; set by the same thread
   bool again = false;         // it was accepted in a life before, which may have ended in the middle of it
   bool repeated = false;      // from the journal: what it takes did fit, and is not refused now
   int64_t state_version = 0;  // as it starts; set by the same thread, as the next two

@@ -142,7 +142,7 @@ void CallJournal::RecordEnd(const CallPointer& call, const CallAnswer& answer,
 void CallJournal::AwaitSettled() const {
   const auto settled = [this] {
     calls_->mu.AssertReaderHeld();
-    return calls_->unsettled == 0;
+    return calls_->unsettled == 0 && !calls_->writing;
   };
   absl::MutexLock lock(&calls_->mu);
   calls_->mu.Await(absl::Condition(&settled));

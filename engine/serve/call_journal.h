@@ -59,7 +59,7 @@ class CallJournal {
   // Makes durable how an appended call went, and calls back, once.
   void RecordEnd(const CallPointer& call, const CallAnswer& answer, std::function<void(const absl::Status&)> then)
       ABSL_LOCKS_EXCLUDED(append_mu_, calls_->mu);
-  // Waits until every call that has run is settled.
+  // Waits until every call that has run is settled, and every save written.
   void AwaitSettled() const ABSL_LOCKS_EXCLUDED(calls_->mu);
 
   // How an earlier attempt at the call went, if it is known. Fails: REQUEST_ID_REUSED.

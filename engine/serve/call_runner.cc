@@ -61,6 +61,12 @@ absl::StatusOr<LossTensors> TakeLossTensors(const ContributionCall& contribution
   return taken;
 }
 
+// The state as a save has found it.
+struct HeldState {
+  MemoryReservation held;
+  NamedTensors state;
+};
+
 // The outputs that the caller wants kept; empty: all of a forward, none of a contribution.
 const std::vector<std::string>& OutputsOf(const Call& call) {
   static const auto* const none = new std::vector<std::string>;
@@ -262,25 +268,27 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
   if (!save.replace || !checkpoints_->Find(id).ok()) PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
   // Before the state is copied.
   const int64_t bytes = ByteSize(pipeline_->StateShapes());
-  MemoryReservation held;  // of the copy
+  const auto copy = std::make_shared<HeldState>();
   if (!save.last) {
     PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckRoom(id, bytes));
-    PENSTOCK_ASSIGN_OR_RETURN(held, HoldState(call, bytes));
+    PENSTOCK_ASSIGN_OR_RETURN(copy->held, HoldState(call, bytes));
   } else {
-    held = TakeMemoryAnyway(memory_, {.kind = MemoryClass::kSnapshots, .pipeline = name_}, bytes);
+    copy->held = TakeMemoryAnyway(memory_, {.kind = MemoryClass::kSnapshots, .pipeline = name_}, bytes);
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
-  PENSTOCK_ASSIGN_OR_RETURN(executed.checkpoint, checkpoints_->Save(id,
-                                                                    {.step = executed.run.step,
-                                                                     .spec_digest = origin_.spec_digest,
-                                                                     .specification = Specification(),
-                                                                     .rotating = save.keep > 0,
-                                                                     .place = PlaceOf(call)},
-                                                                    state,
-                                                                    {.cancel = save.last ? call.cancel.get() : nullptr,
-                                                                     .beyond_quota = save.last,
-                                                                     .replace = save.replace}));
-  if (save.keep > 0) Rotate(save.keep, id);
+  PENSTOCK_ASSIGN_OR_RETURN(copy->state, pipeline_->ExportState(true));
+  const CheckpointFacts facts{.step = executed.run.step,
+                              .spec_digest = origin_.spec_digest,
+                              .specification = Specification(),
+                              .rotating = save.keep > 0,
+                              .place = PlaceOf(call)};
+  executed.write = [this, copy, id, facts, save, cancel = call.cancel]() -> absl::StatusOr<CheckpointInfo> {
+    PENSTOCK_ASSIGN_OR_RETURN(CheckpointInfo saved, checkpoints_->Save(id, facts, copy->state,
+                                                                       {.cancel = save.last ? cancel.get() : nullptr,
+                                                                        .beyond_quota = save.last,
+                                                                        .replace = save.replace}));
+    if (save.keep > 0) Rotate(save.keep, id);
+    return saved;
+  };
   return executed;
 }
 

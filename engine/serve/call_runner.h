@@ -24,6 +24,9 @@ struct Executed {
   RunOutcome run;
   std::shared_ptr<Graph> graph;
   std::optional<CheckpointInfo> checkpoint;
+  // Of a save that has copied the state: writes the copy, with which it goes. Called once, on any thread, while later
+  // calls of the training order run but those of checkpoints. Null: there is nothing left to do.
+  std::function<absl::StatusOr<CheckpointInfo>()> write;
   std::shared_ptr<const ParameterSnapshot> snapshot;
   CompactedJournal compacted;
   bool replaced_state = false;  // restored, written, or to be learnt otherwise: as good as a step for graphs and tokens
@@ -42,7 +45,7 @@ struct CheckpointOrigin {
 // Turns calls into calls on the Pipeline and the CheckpointFolder.
 //
 // Owns:      the copies of parameters that are read, with their readers. Pipeline, folder and ledger outlive it.
-// Threads:   Run() from the training thread; the others from any, for calls that are theirs.
+// Threads:   Run() from the training thread, SaveState() too; the others from any, for calls that are theirs.
 // Fails:     as the Pipeline and the folder; TENSOR_SIGNATURE, WRONG_TYPE, reasons of handles for inputs;
 //            PARAMETER_NOT_FOUND; MODEL_MISMATCH for a checkpoint of another model file; as ParameterReader.
 class CallRunner {
@@ -109,7 +112,8 @@ class CallRunner {
   absl::StatusOr<Executed> Replace(const NamedTensors& state, int64_t step) const;
 
   const std::string name_;
-  CheckpointOrigin origin_;                           // the training thread changes what it was restored from
+  // The training thread changes what it was restored from, while no save is being written.
+  CheckpointOrigin origin_;
   std::shared_ptr<const std::string> specification_;  // of the last save
   Pipeline* const pipeline_;
   CheckpointFolder* const checkpoints_;

@@ -46,7 +46,9 @@ struct ServedCalls {
   // Takes a call that waits out of its queue: it is done, and the caller of this ends it.
   void RemoveQueued(const CallPointer& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   std::vector<CallPointer> Waiting() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return training.idle() && inference.idle() && unsettled == 0; }
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    return training.idle() && inference.idle() && unsettled == 0 && !writing;
+  }
   void UpdateQueueMetrics() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   // Returns the callbacks that wait for the end of all accepted work if it has come, else none. CallDrained() calls
@@ -81,6 +83,8 @@ struct ServedCalls {
   TrainingQueue training ABSL_GUARDED_BY(mu);
   InferenceQueue inference ABSL_GUARDED_BY(mu);
   int64_t unsettled ABSL_GUARDED_BY(mu) = 0;  // calls that have ended, and whose outcome is not durable yet
+  // A save has had its turn, and its checkpoint is being written beside the calls behind it; its end has not come.
+  bool writing ABSL_GUARDED_BY(mu) = false;
   std::vector<std::function<void()>> drained ABSL_GUARDED_BY(mu);
   TimerQueue::TimerId accumulation_timer ABSL_GUARDED_BY(mu) = TimerQueue::kNoTimer;  // of its lease
   Totals totals ABSL_GUARDED_BY(mu);

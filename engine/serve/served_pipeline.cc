@@ -152,7 +152,7 @@ ServedPipeline::Statistics ServedPipeline::statistics() const {
           .snapshot_bytes = runner_.snapshot_bytes(),
           .train_queue_calls = static_cast<int64_t>(training.waiting().size()),
           .infer_queue_calls = static_cast<int64_t>(calls_.inference.waiting().size()),
-          .running = calls_.inference.running() + (training.running() ? 1 : 0),
+          .running = calls_.inference.running() + (training.running() ? 1 : 0) + (calls_.writing ? 1 : 0),
           .samples_trained = totals.samples_trained,
           .last_loss = totals.last_loss,
           .last_measured_bubble = totals.last_measured_bubble,

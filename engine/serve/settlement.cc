@@ -206,7 +206,8 @@ void Settlement::CountEnd(const Call& call, const absl::Status& status, const Ex
   if (call.As<RestoreCall>() != nullptr) {
     metrics()->CheckpointEnded(CheckpointOperation::kRestore, status.ok(), nanos);
   }
-  if (executed == nullptr || !call.training.has_value()) return;
+  // A save is told when later steps may have ended.
+  if (executed == nullptr || !call.training.has_value() || call.As<SaveCall>() != nullptr) return;
   const RunOutcome& run = executed->run;
   metrics()->step_number.Set(static_cast<double>(run.step));
   if (run.loss.has_value()) metrics()->loss.Set(*run.loss);

@@ -13,8 +13,21 @@
 #include "engine/base/timer_queue.h"
 
 namespace penstock {
+namespace {
+
+bool LooksAtCheckpoints(const Call& call) {
+  return call.As<SaveCall>() != nullptr || call.As<CopyCall>() != nullptr || call.As<RestoreCall>() != nullptr ||
+         call.As<DeleteCall>() != nullptr;
+}
+
+absl::Status PassedDeadline() {
+  return Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran");
+}
+
+}  // namespace
 
 void TrainingLoop::Start() {
+  writer_ = std::make_unique<JobThread>("ps-save");
   {
     absl::MutexLock lock(&calls_->mu);
     watch_->Watch(*calls_);  // what was made again, or comes from a checkpoint, may have a lease
@@ -68,13 +81,14 @@ void TrainingLoop::Run(const CallPointer& call) {
     settlement_->RecordEnd(*call, step, absl::Status(absl::StatusCode::kInternal, ""), nullptr);
   };
   absl::StatusOr<Executed> executed = Guarded("a training call", [&] { return Execute(*call); });
+  const bool writes = executed.ok() && executed->write != nullptr;
 
   std::vector<HandleId> stale_graphs;
   std::string token;
   {
     absl::MutexLock lock(&calls_->mu);
     Call::Guarded& guarded = calls_->Of(call);
-    guarded.Enter(Call::Phase::kDone);
+    if (!writes) guarded.Enter(Call::Phase::kDone);
     const int64_t now = clock_->NowNanos();
     if (executed.ok()) {
       stale_graphs = calls_->training.Note(*call, *executed, now);
@@ -84,18 +98,68 @@ void TrainingLoop::Run(const CallPointer& call) {
         calls_->totals.last_measured_bubble = executed->run.measured_bubble;
       }
     } else if (guarded.deadline_passed) {
-      executed = absl::Status(
-          Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran"));
+      executed = PassedDeadline();
     }
     calls_->training.Reconcile(*call, pipeline_->accumulating(), now);
     watch_->Look(*calls_, *call);
     token = calls_->training.token();
+    if (writes) calls_->writing = true;
   }
   std::move(broken_off).Cancel();
+  if (writes) return WriteBeside(call, std::move(executed), token);
   settlement_->RecordEnd(*call, step, executed.status(), executed.ok() ? &*executed : nullptr);
   if (executed.ok()) settlement_->Invalidate(*call, stale_graphs);
   if (journal_ != nullptr && !stale_graphs.empty()) journal_->ForgetKept();
   Settle(call, std::move(executed), token);
+}
+
+void TrainingLoop::WriteBeside(const CallPointer& call, absl::StatusOr<Executed> executed, const std::string& token) {
+  const absl::Status posted = Guarded("a save", [&] {
+    const auto copied = std::make_shared<Executed>(*std::move(executed));
+    writer_->Post([this, call, copied, token] { Write(call, std::move(*copied), token); });
+  });
+  if (!posted.ok()) Write(call, posted, token);
+}
+
+void TrainingLoop::Write(const CallPointer& call, absl::StatusOr<Executed> executed, const std::string& token) {
+  const absl::Status ended = Guarded("a save", [&] {
+    const LogScope scope(settlement_->LogFieldsOf(*call, /*step=*/0));
+    executed = Guarded("a save", [&] { return Finish(std::move(executed)); });
+    {
+      absl::MutexLock lock(&calls_->mu);
+      Call::Guarded& guarded = calls_->Of(call);
+      guarded.Enter(Call::Phase::kDone);
+      if (executed.ok()) {
+        calls_->training.NoteSaved(call->read_version, executed->checkpoint->id);
+      } else if (guarded.deadline_passed) {
+        executed = PassedDeadline();
+      }
+    }
+    settlement_->RecordEnd(*call, /*step=*/0, executed.status(), executed.ok() ? &*executed : nullptr);
+    Settle(call, std::move(executed), token);
+  });
+  if (!ended.ok()) Guarded("a save", [&] { FailRun(call, ended); }).IgnoreError();
+  {
+    absl::MutexLock lock(&calls_->mu);
+    calls_->writing = false;
+  }
+  Guarded("the end of a drain", [this] { calls_->NotifyIfDrained(); }).IgnoreError();
+}
+
+absl::StatusOr<Executed> TrainingLoop::Finish(absl::StatusOr<Executed> executed) {
+  if (!executed.ok() || executed->write == nullptr) return executed;
+  const auto write = std::exchange(executed->write, nullptr);  // goes here, and the copy with it
+  PENSTOCK_ASSIGN_OR_RETURN(executed->checkpoint, write());
+  return executed;
+}
+
+void TrainingLoop::AwaitWritten() const {
+  const auto written = [this] {
+    calls_->mu.AssertReaderHeld();
+    return !calls_->writing;
+  };
+  absl::MutexLock lock(&calls_->mu);
+  calls_->mu.Await(absl::Condition(&written));
 }
 
 void TrainingLoop::FailRun(const CallPointer& call, const absl::Status& error) {
@@ -128,12 +192,15 @@ void TrainingLoop::SettleNow(const CallPointer& call, absl::StatusOr<Executed> e
 
 absl::StatusOr<Executed> TrainingLoop::Repeat(const CallPointer& call) {
   call->started_nanos = clock_->NowNanos();
-  absl::StatusOr<Executed> executed = Guarded("a repeated call", [&] { return Execute(*call); });
+  absl::StatusOr<Executed> executed = Guarded("a repeated call", [&] { return Finish(Execute(*call)); });
   std::vector<HandleId> stale_graphs;
   {
     absl::MutexLock lock(&calls_->mu);
     const int64_t now = clock_->NowNanos();
     if (executed.ok()) stale_graphs = calls_->training.Note(*call, *executed, now);
+    if (executed.ok() && call->As<SaveCall>() != nullptr) {
+      calls_->training.NoteSaved(call->read_version, executed->checkpoint->id);
+    }
     calls_->training.Reconcile(*call, pipeline_->accumulating(), now);
   }
   if (executed.ok()) settlement_->Invalidate(*call, stale_graphs);
@@ -149,6 +216,7 @@ absl::Status TrainingLoop::PrepareJournal(const Call& call) {
 }
 
 absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
+  if (LooksAtCheckpoints(call)) AwaitWritten();
   PENSTOCK_RETURN_IF_ERROR(PrepareJournal(call));
   // A replay makes a call without an outcome: no checkpoint that has its effect may be one to go on from.
   const bool outcomes_known = journal_ == nullptr || journal_->health().ok();

@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "engine/base/job_thread.h"
 #include "engine/base/thread.h"
 #include "engine/exec/pipeline.h"
 #include "engine/serve/accumulation_watch.h"
@@ -25,7 +26,9 @@ class TimerQueue;
 
 // Runs the calls of the training order, one after another, and tells the stages what they wait for.
 //
-// Owns:      the thread `ps-train`. What it is made of outlives it; graphs may outlive it.
+// Model:     a save has had its turn when the state is copied. The copy is written beside the calls behind it, one at a
+//            time; calls that look at checkpoints, or change them, wait for that.
+// Owns:      the threads `ps-train` and `ps-save`. What it is made of outlives it; graphs may outlive it.
 // Threads:   its own.
 // Lifecycle: Start(); the thread ends when ServedCalls is stopping, and Join() waits for that.
 class TrainingLoop {
@@ -46,7 +49,10 @@ class TrainingLoop {
   // Makes a call again that stands in the journal. Before Start(), on one thread.
   absl::StatusOr<Executed> Repeat(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   void Start();
-  void Join() { thread_.reset(); }
+  void Join() {
+    thread_.reset();
+    writer_.reset();
+  }
 
  private:
   void Loop() ABSL_LOCKS_EXCLUDED(calls_->mu);
@@ -54,6 +60,15 @@ class TrainingLoop {
   absl::StatusOr<Executed> Execute(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // What must stand in checkpoints before the call runs.
   absl::Status PrepareJournal(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Waits until no save is being written.
+  void AwaitWritten() const ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // What is left to do of a call that was executed.
+  static absl::StatusOr<Executed> Finish(absl::StatusOr<Executed> executed);
+  // Hands a save to the other thread, which writes and ends it.
+  void WriteBeside(const CallPointer& call, absl::StatusOr<Executed> executed, const std::string& token)
+      ABSL_LOCKS_EXCLUDED(calls_->mu);
+  void Write(const CallPointer& call, absl::StatusOr<Executed> executed, const std::string& token)
+      ABSL_LOCKS_EXCLUDED(calls_->mu);
   // The end of a run that an exception has left.
   void FailRun(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Tells how a run went; of a call in the journal, when that is durable.
@@ -79,6 +94,7 @@ class TrainingLoop {
 
   bool idle_reason_stale_ ABSL_GUARDED_BY(calls_->mu) = false;
 
+  std::unique_ptr<JobThread> writer_;
   std::unique_ptr<Thread> thread_;  // last: it uses all of the above
 };
 

@@ -126,12 +126,7 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
     std::erase_if(graphs_, [&](const OpenGraph& graph) { return graph.id == backward->graph.id; });
   }
   if (call.As<ReadCall>() != nullptr || call.As<CompactCall>() != nullptr) return stale;
-  if (call.As<SaveCall>() != nullptr) {
-    saved_version_ = weights_version_;
-    saved_checkpoint_ = executed.checkpoint->id;
-    return stale;
-  }
-  if (call.As<CopyCall>() != nullptr) return stale;
+  if (call.As<SaveCall>() != nullptr || call.As<CopyCall>() != nullptr) return stale;
   if (const auto* removed = call.As<DeleteCall>()) {
     if (removed->id == saved_checkpoint_) saved_version_ = -1;
     return stale;
@@ -143,6 +138,11 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
     saved_checkpoint_ = executed.checkpoint->id;
   }
   return stale;
+}
+
+void TrainingQueue::NoteSaved(int64_t weights_version, const std::string& checkpoint) {
+  saved_version_ = weights_version;
+  saved_checkpoint_ = checkpoint;
 }
 
 void TrainingQueue::Reconcile(const Call& call, bool accumulating, int64_t now) {

@@ -58,6 +58,8 @@ class TrainingQueue {
   absl::Status CheckTurn(const Call& call, int64_t now) const;
   // What the running call has done. Returns the graphs that have become stale.
   std::vector<HandleId> Note(const Call& call, const Executed& executed, int64_t now);
+  // A save has written a copy of the weights of that version.
+  void NoteSaved(int64_t weights_version, const std::string& checkpoint);
   // Sees to it that the state is what the engine says, whether the running call failed or not.
   void Reconcile(const Call& call, bool accumulating, int64_t now);
   void EndRun() { running_ = nullptr; }

@@ -13,7 +13,6 @@ import os
 import pathlib
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -73,29 +72,6 @@ def works(client: Any) -> dict[str, tuple[Callable[[], object], int]]:
     }
 
 
-def saves(client: Any, rounds: int) -> tuple[list[float], list[float], list[float]]:
-    """Seconds of a step of gpt alone, of a save, and from a save's beginning to the end of a step that comes right behind it."""
-    gpt = client.pipeline("gpt")
-    text = np.random.default_rng(1).integers(0, 256, (32, 129))
-    alone, save, both = [], [], []
-
-    def step() -> None:
-        gpt.train_step(text[:, :-1], text[:, 1:])
-
-    def save_and_step() -> None:
-        saving = threading.Thread(target=lambda: gpt.save_checkpoint("a", replace=True))
-        saving.start()
-        step()
-        saving.join()
-
-    for number in range(rounds + 1):
-        for work, times in ((step, alone), (lambda: gpt.save_checkpoint("a", replace=True), save), (save_and_step, both)):
-            measured = seconds(work, 1)
-            if number > 0:
-                times.append(measured)
-    return alone, save, both
-
-
 def restart(daemon: Any, calls: int) -> tuple[float, float]:
     """Seconds from the start to READY, with nothing to make again and with so many calls."""
     import penstock
@@ -144,7 +120,6 @@ def main() -> None:
                         measured = seconds(work, count)
                         if number > 0:  # the first round warms up
                             times[what][part].append(measured)
-            alone, save, both_of_them = saves(clients["on"], options.rounds)
             for client in clients.values():
                 client.close()
             empty, full = restart(daemons["on"], options.calls)
@@ -154,8 +129,6 @@ def main() -> None:
         ratio = [off / on for on, off in zip(both["on"], both["off"])]
         milliseconds = {part: spread([value * 1e3 for value in values], 2) for part, values in both.items()}
         print(f"{what:34} {milliseconds['on']:>24} {milliseconds['off']:>24}   {spread(ratio, 3)}")
-    alone_ms, save_ms, both_ms = (spread([1e3 * value for value in times], 0) for times in (alone, save, both_of_them))
-    print(f"gpt, journal on, ms: a step {alone_ms}; a save {save_ms}; a save with a step behind it {both_ms}")
     print(f"from the start to READY: {empty:.2f} s with nothing, {full:.2f} s with {options.calls} steps of mlp to make again")
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
+import numpy as np
 import penstock
 import pytest
 
@@ -54,6 +58,48 @@ def test_a_retry_after_a_restart_gets_the_first_answer_and_another_payload_is_re
             pipeline.train_step(*mlp_batch(2), request_id=again)
         assert raised.value.reason == "REQUEST_ID_REUSED"
         assert not differing(state_of(pipeline), wanted)
+    daemon.stop()
+
+
+def test_a_kill_while_a_checkpoint_is_written_beside_a_step(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    wide: dict[str, Any] = {"options": {"layers": 4, "width": 1024}}  # 48 MiB with the optimizer's state
+
+    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = np.random.default_rng(number).standard_normal((2, 8, 1024), np.float32)
+        return rows[0], rows[1]
+
+    with penstock.Client(daemon.address, retry_for=60) as client:  # a save that is cut off is asked for again
+        pipeline, other = create_mlp(client, NAME, **wide), create_mlp(client, "undisturbed", **wide)
+        caught = False
+        for number in range(0, 60, 2):
+            name, again = f"save-{number}", request_id()
+            unfinished = daemon.state_dir / "pipelines" / NAME / "checkpoints" / f".unfinished-{name}"
+            step = pipeline.train_step(*batch(number)).step
+            answers: list[Any] = []
+            saving = threading.Thread(target=lambda: answers.append(pipeline.save_checkpoint(name)))
+            saving.start()
+            while saving.is_alive() and not unfinished.exists():
+                pass
+            behind = pipeline.train_step(*batch(number + 1), request_id=again)
+            if unfinished.exists():
+                daemon.kill()
+                caught = unfinished.exists()
+                daemon.start()
+            saving.join()
+            assert answers[0].step == step
+            other.train_step(*batch(number))
+            if caught:
+                break
+            other.train_step(*batch(number + 1))
+        assert caught, "never in the middle of a write with a step behind it"
+        second = pipeline.train_step(*batch(number + 1), request_id=again)
+        assert (second.loss, second.step, second.sequence) == (behind.loss, behind.step, behind.sequence)
+        state = state_of(pipeline)
+        pipeline.restore_checkpoint(name)
+        assert not differing(state_of(pipeline), state_of(other)), "it holds what was there at its place"
+        other.train_step(*batch(number + 1))
+        assert not differing(state, state_of(other))
     daemon.stop()
 
 

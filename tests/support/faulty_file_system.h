@@ -48,6 +48,20 @@ class FaultyFileSystem : public FileSystem {
     absl::MutexLock lock(&mu_);
     die_ = in;
   }
+  // Writes to files wait at their start until ResumeWrites().
+  void HoldWrites() {
+    absl::MutexLock lock(&mu_);
+    writes_held_ = true;
+  }
+  void ResumeWrites() {
+    absl::MutexLock lock(&mu_);
+    writes_held_ = false;
+  }
+  // Waits until a write stands still.
+  void AwaitHeldWrite() {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&write_stands_));
+  }
   int64_t changes() const {
     absl::MutexLock lock(&mu_);
     return changes_;
@@ -95,10 +109,22 @@ class FaultyFileSystem : public FileSystem {
     throw std::bad_alloc();
   }
 
+  void MayHold() {
+    const auto go = [this] {
+      mu_.AssertReaderHeld();
+      return !writes_held_;
+    };
+    absl::MutexLock lock(&mu_);
+    write_stands_ = writes_held_;
+    mu_.Await(absl::Condition(&go));
+    write_stands_ = false;
+  }
+
   class File : public WritableFile {
    public:
     File(FaultyFileSystem* system, std::unique_ptr<WritableFile> file) : system_(system), file_(std::move(file)) {}
     absl::Status Append(std::string_view bytes) override {
+      system_->MayHold();
       if (absl::Status status = system_->Change(); !status.ok()) return status;
       const int64_t fits = system_->Take(static_cast<int64_t>(bytes.size()));
       absl::Status written = file_->Append(bytes.substr(0, static_cast<size_t>(fits)));  // torn
@@ -154,6 +180,8 @@ class FaultyFileSystem : public FileSystem {
   RenameFault rename_fault_ = RenameFault::kNotDone;
   int64_t die_ = -1;
   std::string throw_in_;
+  bool writes_held_ = false;
+  bool write_stands_ = false;
   int64_t changes_ = 0;
 };
 

@@ -112,6 +112,7 @@ class HostingFixture : public ::testing::Test {
   ~HostingFixture() override {
     control_->Resume();
     control_->ResumeInference();
+    files_.ResumeWrites();
     gpt_.reset();
     table_.reset();
     handles_.reset();

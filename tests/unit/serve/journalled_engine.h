@@ -26,6 +26,7 @@
 #include "engine/plan/planning.h"
 #include "engine/serve/pipeline_builder.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/faulty_file_system.h"
 #include "tests/support/unsynced_disk.h"
 #include "tests/unit/serve/served_engine.h"
 
@@ -123,6 +124,7 @@ class JournalledEngine {
   // Power fails.
   void Crash() {
     disk.Crash();
+    files.ResumeWrites();
     End();
     disk.FailSync(-1);
   }
@@ -188,6 +190,7 @@ class JournalledEngine {
   }
 
   UnsyncedDisk disk;
+  FaultyFileSystem files{&disk};            // what checkpoints see of it
   int64_t memory_bytes = int64_t{1} << 40;  // that the next life may reserve
   int64_t reserved_bytes() const { return life_->memory.bytes(); }
   std::function<void()> before_action;  // of a training run; changed only while none runs
@@ -201,7 +204,7 @@ class JournalledEngine {
           timers(&engine.clock_),
           handles({}, &engine.clock_, &timers),
           pool({{"cpu:0", {0}}, {"cpu:1", {0}}}, DevicePool::Mode::kThreads),
-          checkpoints(CheckpointStore::Open(&engine.disk, &engine.clock_, "/state", &quota).value()) {
+          checkpoints(CheckpointStore::Open(&engine.files, &engine.clock_, "/state", &quota).value()) {
       PipelineBuilder::Options options;
       options.factory.create = [&engine](const PipelineSpec& spec, Pipeline::Options made) {
         made.before_action = [&engine](const Action&) {
