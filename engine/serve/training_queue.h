@@ -115,7 +115,7 @@ class TrainingQueue {
     HandleId id;
     int64_t sequence = 0;    // of its Forward
     bool to_inputs = false;  // it reaches back to the inputs
-    std::weak_ptr<const Graph> graph = {};
+    std::weak_ptr<const Graph> graph = {};  // none: a Backward has used it up
   };
   std::vector<OpenGraph> graphs_;
 };
