@@ -317,6 +317,7 @@ absl::StatusOr<CheckpointInfo> CallRunner::SaveState(const std::string& id, Chec
   PENSTOCK_ASSIGN_OR_RETURN(NamedTensors tensors, pipeline_->ExportState(true));
   OpenTraining training{.state = std::move(state)};
   PENSTOCK_ASSIGN_OR_RETURN(training.accumulation, pipeline_->ExportAccumulation());
+  if (training.none()) training.accumulation.tensors.clear();
   for (NamedTensor& tensor : training.accumulation.tensors) {
     tensors.push_back({std::string(kTrainingTensors) + tensor.name, std::move(tensor.tensor)});
   }

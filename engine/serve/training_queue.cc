@@ -123,7 +123,9 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
     return stale;  // it changes nothing
   }
   if (backward != nullptr && !backward->retain_graph) {
-    std::erase_if(graphs_, [&](const OpenGraph& graph) { return graph.id == backward->graph.id; });
+    for (OpenGraph& graph : graphs_) {
+      if (graph.id == backward->graph.id) graph.graph.reset();
+    }
   }
   if (call.As<ReadCall>() != nullptr || call.As<CompactCall>() != nullptr) return stale;
   if (call.As<SaveCall>() != nullptr || call.As<CopyCall>() != nullptr) return stale;

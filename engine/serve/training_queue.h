@@ -115,9 +115,9 @@ class TrainingQueue {
   // Made since the weights last changed.
   struct OpenGraph {
     HandleId id;
-    int64_t sequence = 0;    // of its Forward
-    bool to_inputs = false;  // it reaches back to the inputs
-    std::weak_ptr<const Graph> graph = {};
+    int64_t sequence = 0;                   // of its Forward
+    bool to_inputs = false;                 // it reaches back to the inputs
+    std::weak_ptr<const Graph> graph = {};  // none: a Backward has used it up
   };
   std::vector<OpenGraph> graphs_;
 };

@@ -211,6 +211,36 @@ TEST(GraphLayer, BuffersTakeWhatIsChangedInPlaceAfterwards) {
   }
 }
 
+TEST(GraphLayer, WhatPassesHaveNotedGoesOutAndIntoAnotherLayer) {
+  const auto inputs = Inputs(Reference("conv_net.safetensors"));
+  const std::vector<at::Tensor> rows = {at::randn({4, 4})};
+  for (const std::string file : {"conv_net_training.pt2", "counting_both.pt2", "remembering_training.pt2"}) {
+    SCOPED_TRACE(file);
+    ProgramRunner runner(file);
+    ProgramRunner other(file);
+    for (int i = 0; i < 12; ++i) {  // more than one digit
+      runner.Forward(file.starts_with("conv") ? inputs : rows, {.training = true, .micro_batch = i});
+    }
+    size_t notes = 0;
+    for (size_t i = 0; i < runner.layers.size(); ++i) {
+      const NamedTensors noted = runner.layers[i].layer->Notes();
+      other.layers[i].layer->SetNotes(noted);
+      notes += noted.size();
+    }
+    EXPECT_GT(notes, 0);
+    runner.Commit();
+    other.Commit();
+    for (size_t i = 0; i < runner.layers.size(); ++i) {
+      const NamedTensors& wanted = runner.layers[i].layer->buffers();
+      for (size_t b = 0; b < wanted.size(); ++b) {
+        EXPECT_TRUE(at::equal(other.layers[i].layer->buffers()[b].tensor, wanted[b].tensor)) << wanted[b].name;
+      }
+    }
+    runner.Discard(0);
+    for (const NamedLayer& layer : runner.layers) EXPECT_TRUE(layer.layer->Notes().empty());
+  }
+}
+
 TEST(GraphLayer, CountsInABufferThatIsOnlyNamedLikeABatchNorms) {
   Repacked renamed("counting_both.pt2");
   for (const std::string record :
