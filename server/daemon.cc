@@ -252,10 +252,9 @@ class Daemon::Parts {
   // What is there before anything is served. What the allocator keeps is told by itself, as it is.
   void MeasureProcess() {
     const auto process = ReadProcessStatistics();
-    const auto allocator = ReadAllocatorStatistics();
     if (!process.ok()) return;
-    const int64_t kept = allocator.has_value() ? allocator->kept_bytes : 0;
-    registry_.memory().process.Set(static_cast<double>(process->resident_bytes - kept));
+    const int64_t bytes = process->resident_bytes - ReadAllocatorStatistics().kept_bytes;
+    registry_.memory().process.Set(static_cast<double>(bytes));
   }
 
   void OpenPipelines() {

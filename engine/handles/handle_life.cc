@@ -92,10 +92,10 @@ int64_t HandleStore::BytesOf(const Tombstone& tombstone) {
 void HandleStore::AddTombstone(const HandleEntry& entry, HandleState state) {
   const int64_t now = clock_->NowNanos();
   const int64_t kept = std::max(entry.lease_nanos, absl::ToInt64Nanoseconds(options_.tombstone_time));
+  Tombstone tombstone{entry.owner, entry.name.pipeline, entry.kind, state, now + kept};
   tombstone_order_.push_back(entry.name.id);
-  Tombstone& made = tombstones_[entry.name.id];
-  made = {entry.owner, entry.name.pipeline, entry.kind, state, now + kept};
-  int64_t bytes = tombstones_held_.bytes() + BytesOf(made);
+  const auto [made, fresh] = tombstones_.try_emplace(entry.name.id, std::move(tombstone));
+  int64_t bytes = tombstones_held_.bytes() + (fresh ? BytesOf(made->second) : 0);
   while (!tombstone_order_.empty()) {
     auto oldest = tombstones_.find(tombstone_order_.front());
     const bool gone = oldest == tombstones_.end();  // withdrawn

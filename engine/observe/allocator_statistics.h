@@ -3,7 +3,6 @@
 // What the allocator of this process has given out, and what it keeps.
 
 #include <cstdint>
-#include <optional>
 
 namespace penstock {
 
@@ -14,7 +13,7 @@ struct AllocatorStatistics {
   int64_t kept_bytes = 0;
 };
 
-// Unset where the program has another allocator than jemalloc: tests and sanitizers.
-std::optional<AllocatorStatistics> ReadAllocatorStatistics();
+// Zeros where the program has another allocator than jemalloc: tests and sanitizers.
+AllocatorStatistics ReadAllocatorStatistics();
 
 }  // namespace penstock

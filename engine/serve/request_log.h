@@ -108,8 +108,6 @@ class RequestLog {
 
   // Keys that are held.
   int64_t size() const { return static_cast<int64_t>(order_.size()); }
-  // What they take of the heap, with their answers.
-  int64_t bytes() const { return held_.bytes(); }
 
  private:
   struct Entry {

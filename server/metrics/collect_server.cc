@@ -77,9 +77,7 @@ void CollectMemory(const MemoryMetrics& memory, FamilySet* families) {
   AddEach(families, Metric::kMemoryRefused, kMemoryClassNames, [&](size_t i) { return CountOf(memory.refused.at(i)); });
   families->Add(Metric::kMemoryLimit, {}, memory.limit.value());
   families->Add(Metric::kMemoryProcess, {}, memory.process.value());
-  if (const auto allocator = ReadAllocatorStatistics(); allocator.has_value()) {
-    families->Add(Metric::kMemoryAllocator, {}, static_cast<double>(allocator->kept_bytes));
-  }
+  families->Add(Metric::kMemoryAllocator, {}, static_cast<double>(ReadAllocatorStatistics().kept_bytes));
 }
 
 void CollectProcess(FamilySet* families) {

@@ -65,3 +65,5 @@ def test_what_is_lost_on_purpose_is_seen(tmp_path: pathlib.Path, leak: str, seri
     verdict, counts, _ = run(tmp_path, LOSING_MINUTES, 10, prefix_of(leak, LIBRARY))
     assert counts.failures == []
     assert any(complaint.startswith(series) for complaint in verdict.complaints()), verdict
+    if leak == "memory":
+        assert any(complaint.startswith("ledger and resident memory differ") for complaint in verdict.complaints()), verdict

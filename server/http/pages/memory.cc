@@ -29,9 +29,7 @@ Section LedgerSection(const StatusSources& sources, const MemoryRows& memory) {
       "ratio", "full",
       Share(memory.limit_bytes > 0 ? static_cast<double>(memory.bytes) / static_cast<double>(memory.limit_bytes) : 0));
   ledger.Fact("process_bytes", "the process by itself", Bytes(sources.registry->memory().process.value()));
-  if (const auto allocator = ReadAllocatorStatistics(); allocator.has_value()) {
-    ledger.Fact("allocator_bytes", "kept by the allocator", BytesCell(allocator->kept_bytes));
-  }
+  ledger.Fact("allocator_bytes", "kept by the allocator", BytesCell(ReadAllocatorStatistics().kept_bytes));
   if (const auto read = ReadProcessStatistics(); read.ok()) {
     ledger.Fact("resident_bytes", "resident memory", BytesCell(read->resident_bytes));
   }

@@ -192,7 +192,8 @@ class JournalledEngine {
   UnsyncedDisk disk;
   FaultyFileSystem files{&disk};            // what checkpoints see of it
   int64_t memory_bytes = int64_t{1} << 40;  // that the next life may reserve
-  int64_t reserved_bytes() const { return life_->memory.bytes(); }
+  // But for the answers that are kept.
+  int64_t reserved_bytes() const { return life_->memory.bytes() - life_->memory.BytesOf(MemoryClass::kAnswers); }
   std::function<void()> before_action;  // of a training run; changed only while none runs
   std::function<void()> before_commit;  // of calls to the journal, on its thread; changed only while there is none
 
