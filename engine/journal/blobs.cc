@@ -55,7 +55,8 @@ absl::Status Blobs::ReadTable() {
     PENSTOCK_ASSIGN_OR_RETURN(const bool row, select.Step());
     if (!row) return absl::OkStatus();
     const std::string digest(select.Blob(0));
-    if (!Sha256::IsDigest(digest) || select.Integer(2) <= 0)
+    // In a damaged tree a row may come again, and again.
+    if (!Sha256::IsDigest(digest) || select.Integer(2) <= 0 || references_.contains(digest))
       return JournalCorrupt("the table of contents has a bad row");
     PENSTOCK_RETURN_IF_ERROR(CheckFile(digest, select.Integer(1)));
     references_[digest] = select.Integer(2);

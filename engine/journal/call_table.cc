@@ -1,5 +1,6 @@
 #include "engine/journal/call_table.h"
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "engine/journal/journal_errors.h"
@@ -65,6 +66,20 @@ uint32_t ChecksumOfEnds(const ChainEnds& ends) {
   return sum.Add(static_cast<int64_t>(ends.last_checksum)).Add(ends.outcomes).value();
 }
 
+// No journal comes near these; beyond them the sums over its rows would not be numbers any more.
+constexpr int64_t kMostCount = int64_t{1} << 62;
+constexpr int64_t kMostRunNanos = int64_t{1} << 53;  // 104 days
+
+bool InRange(const ChainEnds& ends) {
+  return ends.commits >= 0 && ends.commits < kMostCount && ends.outcomes >= 0 && ends.cut_sequence >= 0 &&
+         ends.cut_sequence <= ends.last_sequence && ends.last_sequence < kMostCount;
+}
+
+bool InRange(const JournalOutcome& outcome) {
+  return outcome.status >= CallStatus::kDone && outcome.status <= CallStatus::kCancelled && outcome.run_nanos >= 0 &&
+         outcome.run_nanos < kMostRunNanos;
+}
+
 std::string TextAt(const Statement& statement, int column) { return std::string(statement.Blob(column)); }
 
 int64_t FilesOf(const CallRow& row) {
@@ -90,8 +105,11 @@ RecordedCall RecordedAt(const Statement& row) {
 absl::StatusOr<RecordedCall> VerifiedOutcome(const Statement& row) {
   RecordedCall call = RecordedAt(row);
   call.outcome.bytes = TextAt(row, 11);
-  if (RecordedChecksum(call) == row.Integer(10)) return call;
-  return JournalCorrupt(absl::StrCat("the outcome of call ", call.sequence, " does not match its checksum"));
+  if (RecordedChecksum(call) != row.Integer(10)) {
+    return JournalCorrupt(absl::StrCat("the outcome of call ", call.sequence, " does not match its checksum"));
+  }
+  if (InRange(call.outcome)) return call;
+  return JournalCorrupt(absl::StrCat("the outcome of call ", call.sequence, " has a status or a time that none has"));
 }
 
 }  // namespace
@@ -166,6 +184,7 @@ absl::StatusOr<ChainEnds> CallTable::ReadChain() {
   const bool right = read_chain_.Integer(7) == ChecksumOfEnds(ends);
   read_chain_.Reset();
   if (!right) return JournalCorrupt("the ends of the chain do not match their checksum");
+  if (!InRange(ends)) return JournalCorrupt("the ends of the chain are none that a chain has");
   return ends;
 }
 
@@ -221,14 +240,18 @@ absl::StatusOr<std::vector<int64_t>> CallTable::OutcomeSequences(int64_t after, 
 }
 
 absl::Status CallTable::VisitOutcomes(const std::function<absl::Status(const RecordedCall&)>& visit) {
+  const absl::Cleanup reset = [this] { visit_outcomes_.Reset(); };
+  std::optional<int64_t> before;
   while (true) {
     PENSTOCK_ASSIGN_OR_RETURN(const bool found, visit_outcomes_.Step());
     if (!found) return absl::OkStatus();
-    const absl::StatusOr<RecordedCall> call = VerifiedOutcome(visit_outcomes_);
-    absl::Status visited = call.ok() ? visit(*call) : call.status();
-    if (visited.ok()) continue;
-    visit_outcomes_.Reset();
-    return visited;
+    PENSTOCK_ASSIGN_OR_RETURN(const RecordedCall call, VerifiedOutcome(visit_outcomes_));
+    // In a damaged tree a row may come again, and again.
+    if (before.has_value() && call.sequence <= *before) {
+      return JournalCorrupt(absl::StrCat("the outcome of call ", call.sequence, " comes after that of call ", *before));
+    }
+    before = call.sequence;
+    PENSTOCK_RETURN_IF_ERROR(visit(call));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "engine/journal/daemon_journal.h"
 
+#include <tuple>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -41,6 +42,8 @@ CREATE TABLE requests(
 CREATE TABLE commits(id INTEGER PRIMARY KEY CHECK(id = 1), commits INTEGER NOT NULL) STRICT;
 )";
 
+constexpr int64_t kMostCommits = int64_t{1} << 62;
+
 int64_t ChecksumOfPipeline(const JournalledPipeline& row) {
   FieldChecksum sum("pipeline", 0);
   sum.Add(row.name).Add(row.life).Add(row.owner).Add(row.specification);
@@ -76,7 +79,8 @@ absl::StatusOr<PipelineRequest> RequestAt(const Statement& row) {
                           .status = static_cast<CallStatus>(row.Integer(5)),
                           .unix_nanos = row.Integer(6),
                           .outcome = BytesAt(row, 7)};
-  if (row.Integer(8) == ChecksumOfRequest(request)) return request;
+  const bool known = request.status >= CallStatus::kAccepted && request.status <= CallStatus::kCancelled;
+  if (known && row.Integer(8) == ChecksumOfRequest(request)) return request;
   return JournalCorrupt("the row of a request does not match its checksum");
 }
 
@@ -106,7 +110,7 @@ absl::Status DaemonJournal::OpenFiles(const std::string& folder) {
       {&read_pipelines_, "SELECT * FROM pipelines ORDER BY name"},
       {&put_request_, "INSERT OR REPLACE INTO requests VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"},
       {&find_request_, "SELECT * FROM requests WHERE identity = ?1 AND method = ?2 AND request_id = ?3"},
-      {&read_requests_, "SELECT * FROM requests"},
+      {&read_requests_, "SELECT * FROM requests ORDER BY identity, method, request_id"},
       // One that is open stays. The newest ones stay longer than the others.
       {&forget_requests_,
        "DELETE FROM requests WHERE status <> 0 AND (unix_nanos <= ?1 OR (unix_nanos <= ?2 AND unix_nanos < "
@@ -127,15 +131,41 @@ absl::Status DaemonJournal::Verify() {
   if (const int64_t acknowledged = mark_->Read(); acknowledged > commits_) {
     return JournalCorrupt(absl::StrCat("it ends at commit ", commits_, ", and ", acknowledged, " was acknowledged"));
   }
-  for (const auto& [statement, is_pipeline] : {std::pair(&read_pipelines_, true), std::pair(&read_requests_, false)}) {
-    const absl::Cleanup reset = [statement = statement] { statement->Reset(); };
-    while (true) {
-      PENSTOCK_ASSIGN_OR_RETURN(const bool row, statement->Step());
-      if (!row) break;
-      PENSTOCK_RETURN_IF_ERROR(is_pipeline ? PipelineAt(*statement).status() : RequestAt(*statement).status());
-    }
+  if (commits_ < 0 || commits_ > kMostCommits) return JournalCorrupt("its number of commits is none");
+  PENSTOCK_RETURN_IF_ERROR(ReadPipelines().status());
+  return VerifyRequests();
+}
+
+// In a damaged tree a row may come again, and again: then the order ends.
+absl::StatusOr<std::vector<JournalledPipeline>> DaemonJournal::ReadPipelines() {
+  const absl::Cleanup reset = [this] {
+    mu_.AssertHeld();
+    read_pipelines_.Reset();
+  };
+  std::vector<JournalledPipeline> rows;
+  while (true) {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool found, read_pipelines_.Step());
+    if (!found) return rows;
+    PENSTOCK_ASSIGN_OR_RETURN(JournalledPipeline row, PipelineAt(read_pipelines_));
+    if (!rows.empty() && row.name <= rows.back().name) return JournalCorrupt("the pipelines are not in their order");
+    rows.push_back(std::move(row));
   }
-  return absl::OkStatus();
+}
+
+absl::Status DaemonJournal::VerifyRequests() {
+  const absl::Cleanup reset = [this] {
+    mu_.AssertHeld();
+    read_requests_.Reset();
+  };
+  std::optional<PipelineRequest> before;
+  const auto key = [](const PipelineRequest& row) { return std::tie(row.identity, row.method, row.request_id); };
+  while (true) {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool found, read_requests_.Step());
+    if (!found) return absl::OkStatus();
+    PENSTOCK_ASSIGN_OR_RETURN(PipelineRequest row, RequestAt(read_requests_));
+    if (before.has_value() && key(row) <= key(*before)) return JournalCorrupt("the requests are not in their order");
+    before = std::move(row);
+  }
 }
 
 absl::Status DaemonJournal::Write(const Change& change) {
@@ -183,17 +213,7 @@ absl::Status DaemonJournal::ForgetRequests() {
 
 absl::StatusOr<std::vector<JournalledPipeline>> DaemonJournal::Pipelines() {
   absl::MutexLock lock(&mu_);
-  const absl::Cleanup reset = [this] {
-    mu_.AssertHeld();
-    read_pipelines_.Reset();
-  };
-  std::vector<JournalledPipeline> rows;
-  while (true) {
-    PENSTOCK_ASSIGN_OR_RETURN(const bool found, read_pipelines_.Step());
-    if (!found) return rows;
-    PENSTOCK_ASSIGN_OR_RETURN(JournalledPipeline row, PipelineAt(read_pipelines_));
-    rows.push_back(std::move(row));
-  }
+  return ReadPipelines();
 }
 
 absl::StatusOr<std::optional<PipelineRequest>> DaemonJournal::FindRequest(const std::string& identity,

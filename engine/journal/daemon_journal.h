@@ -87,6 +87,8 @@ class DaemonJournal {
   DaemonJournal(Clock* clock, const Options& options) : clock_(clock), options_(options) {}
   absl::Status OpenFiles(const std::string& folder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Verify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::vector<JournalledPipeline>> ReadPipelines() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status VerifyRequests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status WriteRows(const Change& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ForgetRequests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

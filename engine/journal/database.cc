@@ -160,6 +160,7 @@ absl::Status Database::Migrate(const std::vector<std::string>& migrations) {
         .With("version", std::to_string(version))
         .With("newest", std::to_string(newest));
   }
+  PENSTOCK_RETURN_IF_ERROR(CheckTables(migrations, version));
   for (; version < newest; ++version) {
     PENSTOCK_RETURN_IF_ERROR(Begin());
     absl::Cleanup roll_back = [this] { RollBack(); };
@@ -169,6 +170,28 @@ absl::Status Database::Migrate(const std::vector<std::string>& migrations) {
     PENSTOCK_RETURN_IF_ERROR(Commit());
   }
   return absl::OkStatus();
+}
+
+// A damaged definition may still be one: a table of which SQLite expects something else, or a view that never ends.
+absl::Status Database::CheckTables(const std::vector<std::string>& migrations, int64_t version) {
+  Database right;
+  if (const int code = sqlite3_open_v2(":memory:", &right.connection_, kOpenFlags, nullptr); code != SQLITE_OK) {
+    return FromSqlite(right.connection_, code, "open a database in memory");
+  }
+  for (int64_t i = 0; i < version; ++i) {
+    PENSTOCK_RETURN_IF_ERROR(right.Execute(migrations[static_cast<size_t>(i)], "migrate in memory"));
+  }
+  constexpr char kDefinitions[] = "SELECT type, name, tbl_name, sql FROM sqlite_schema";
+  PENSTOCK_ASSIGN_OR_RETURN(Statement there, Prepare(kDefinitions));
+  PENSTOCK_ASSIGN_OR_RETURN(Statement expected, right.Prepare(kDefinitions));
+  while (true) {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool one_more, there.Step());
+    PENSTOCK_ASSIGN_OR_RETURN(const bool one_expected, expected.Step());
+    bool same = one_more == one_expected;
+    if (same && !one_more) return absl::OkStatus();
+    for (int column = 0; same && column < 4; ++column) same = there.Blob(column) == expected.Blob(column);
+    if (!same) return JournalCorrupt(absl::StrCat("its tables are not those of its version, ", version));
+  }
 }
 
 absl::Status Database::Execute(const std::string& sql, std::string_view operation) {
@@ -188,6 +211,8 @@ absl::StatusOr<Statement> Database::Prepare(std::string_view sql) {
   sqlite3_stmt* statement = nullptr;
   const int code = sqlite3_prepare_v3(connection_, sql.data(), static_cast<int>(sql.size()), SQLITE_PREPARE_PERSISTENT,
                                       &statement, nullptr);
+  // The statements are ours, and right: the file has other tables, or tables in a form that SQLite does not know.
+  if (code == SQLITE_ERROR) return JournalCorrupt(sqlite3_errmsg(connection_));
   if (code != SQLITE_OK) return Failed(code, "prepare");
   return Statement(statement, this);
 }

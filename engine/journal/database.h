@@ -114,6 +114,8 @@ class Database {
   absl::Status CheckLog(const std::string& path, FileSystem* files);
   absl::Status Configure();
   absl::Status Migrate(const std::vector<std::string>& migrations);
+  // Compares the tables with those that the migrations up to a version make.
+  absl::Status CheckTables(const std::vector<std::string>& migrations, int64_t version);
   absl::Status Execute(const std::string& sql, std::string_view operation);
   absl::StatusOr<std::string> Pragma(const std::string& sql);
   // The error of a failed operation; one of the disk stops the database.

@@ -1,5 +1,6 @@
 // Opening a journal, with all that must be right in it, and reading what is in it.
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -59,11 +60,12 @@ absl::Status PipelineJournal::VerifyCalls() {
   std::map<std::string, int64_t> references;
   int64_t sequence = ends_.cut_sequence;
   uint32_t checksum = ends_.cut_checksum;
-  for (int64_t from = 0;; from = sequence + 1) {
+  for (int64_t from = std::numeric_limits<int64_t>::min();; from = sequence + 1) {
     PENSTOCK_ASSIGN_OR_RETURN(std::optional<CallRow> row, table_->ReadRow(from, checksum));
     if (!row.has_value()) break;
     if (row->sequence <= sequence)
       return JournalCorrupt(absl::StrCat("call ", row->sequence, " was cut, and is there"));
+    if (row->sequence > ends_.last_sequence) break;
     sequence = row->sequence;
     checksum = row->checksum;
     const RowCost cost{.bytes = ReplayBytes(*row), .run_nanos = row->outcome.run_nanos};

@@ -19,6 +19,14 @@ CallStatus StatusOf(const absl::Status& error) {
   return absl::IsCancelled(error) ? CallStatus::kCancelled : CallStatus::kFailed;
 }
 
+// Of a call that has run: a restart makes it again.
+absl::Status LostOutcome(const absl::Status& cause) {
+  return Error(absl::StatusCode::kFailedPrecondition, "JOURNAL_STOPPED",
+               absl::StrCat("the journal takes nothing until a restart, since the outcome of a call could not be "
+                            "recorded: ",
+                            cause.message()));
+}
+
 }  // namespace
 
 bool CallJournal::Keeps(const Call& call) {
@@ -70,6 +78,7 @@ absl::StatusOr<NamedValues> CallJournal::ValuesOf(const Call& call) const {
 }
 
 absl::Status CallJournal::Append(const CallPointer& call) {
+  PENSTOCK_RETURN_IF_ERROR(health());
   PENSTOCK_ASSIGN_OR_RETURN(const NamedValues values, ValuesOf(*call));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<JournalInput> inputs, records_->WriteInputs(*call, values));
   CallRow row{.sequence = call->accepted.sequence,
@@ -188,7 +197,7 @@ void CallJournal::Note(const absl::Status& status, bool outcome_is_lost) {
   if (!outcome_is_lost && ReasonOf(status) != "JOURNAL_STOPPED") return;
   absl::MutexLock lock(&kept_mu_);
   if (!stopped_.ok()) return;
-  stopped_ = status;
+  stopped_ = ReasonOf(status) == "JOURNAL_STOPPED" ? status : LostOutcome(status);
   LogError("the journal has stopped: calls that change state are refused until a restart",
            {{"error", std::string(status.message())}});
 }

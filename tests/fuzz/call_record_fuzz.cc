@@ -5,9 +5,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "engine/checkpoint/checkpoint_store.h"
@@ -18,6 +19,8 @@
 #include "server/rpc/convert/call_record_convert.h"
 #include "server/rpc/convert/recipe_convert.h"
 #include "tests/fuzz/fuzz_checks.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/unsynced_disk.h"
 
 namespace {
 
@@ -39,7 +42,11 @@ void ReadCall(const penstock::WireCallRecords& records, const char* method, std:
   for (const penstock::StoredInput& input : *inputs) {
     if (!input.in_file()) recorded.push_back({.header = input.header, .bytes = input.bytes});
   }
-  DemandReason(records.ReadCall(method, parameters, recorded).status());
+  const auto call = records.ReadCall(method, parameters, recorded);
+  DemandReason(call.status());
+  if (!call.ok()) return;
+  const auto* copy = std::get_if<penstock::CopyCall>(&call->request);
+  Demand(copy == nullptr || (copy->source != nullptr && !copy->source_id.empty()), "a copy has no source");
 }
 
 void ReadAnswer(const penstock::WireCallRecords& records, std::string_view bytes) {
@@ -60,15 +67,26 @@ void ReadAnswer(const penstock::WireCallRecords& records, std::string_view bytes
          "an answer is another one after it was written and read");
 }
 
+// The checkpoints of one pipeline, "source".
+const penstock::CheckpointStore& Checkpoints() {
+  static penstock::testing::UnsyncedDisk disk;
+  static penstock::testing::FakeClock clock;
+  static const std::unique_ptr<penstock::CheckpointStore> store = [] {
+    auto opened = penstock::CheckpointStore::Open(&disk, &clock, "/state", nullptr);
+    Demand(opened.ok() && (*opened)->FolderOf("source").ok(), "there is no folder of checkpoints");
+    return *std::move(opened);
+  }();
+  return *store;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  static const penstock::WireCallRecords records(nullptr);
+  static const penstock::WireCallRecords records(&Checkpoints());
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   const size_t kind = data[0] % (kMethods.size() + 2);
-  // A copy is looked for among checkpoints, which are not here.
-  if (kind < kMethods.size() && std::string_view(kMethods[kind]) != "CopyCheckpoint") {
+  if (kind < kMethods.size()) {
     ReadCall(records, kMethods[kind], bytes);
   } else if (kind == kMethods.size()) {
     ReadAnswer(records, bytes);

@@ -103,6 +103,26 @@ def test_a_kill_while_a_checkpoint_is_written_beside_a_step(start_daemon: StartD
     daemon.stop()
 
 
+def test_a_copied_checkpoint_outlives_the_pipeline_that_it_came_from(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    with penstock.Client(daemon.address) as client:
+        source = create_mlp(client, "source")
+        source.save_checkpoint("saved")
+        pipeline = create_mlp(client, NAME)
+        pipeline.train_step(*mlp_batch(0))  # what comes later is made again after the kill
+        client.checkpoints("source")[0].copy_to(pipeline, "copied")
+        source.delete(purge=True)
+        pipeline.train_step(*mlp_batch(1))
+        wanted = state_of(pipeline)
+    daemon.kill()
+    daemon.start()
+    with penstock.Client(daemon.address) as client:
+        pipeline = client.pipeline(NAME)
+        assert not differing(state_of(pipeline), wanted)
+        pipeline.restore_checkpoint("copied")
+    daemon.stop()
+
+
 def test_a_damaged_journal_fails_its_pipeline_and_no_other(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     with penstock.Client(daemon.address) as client:

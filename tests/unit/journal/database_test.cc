@@ -88,6 +88,27 @@ TEST_F(DatabaseTest, AFileOfANewerReleaseIsRefusedByName) {
   EXPECT_EQ(ValuesOf(refused)["newest"], "1");
 }
 
+TEST_F(DatabaseTest, OtherTablesThanThoseOfTheVersionAreDamage) {
+  for (const char* change : {"CREATE TABLE u(a INTEGER)", "CREATE VIEW v AS SELECT * FROM t", "DROP TABLE t",
+                             "ALTER TABLE t RENAME COLUMN a TO b", "PRAGMA user_version=0"}) {
+    ASSERT_TRUE(Open().ok()) << change;
+    ASSERT_TRUE(Run(change).ok()) << change;
+    ASSERT_TRUE(database_->Close().ok());
+    const absl::Status refused = Open();
+    EXPECT_EQ(ReasonOf(refused), "JOURNAL_CORRUPT") << change << ": " << refused;
+    for (const char* path : {"/j.db", "/j.db-wal"}) ASSERT_TRUE(disk_.RemoveAll(path).ok());
+  }
+}
+
+TEST_F(DatabaseTest, TablesInAFormThatNobodyKnowsAreDamage) {
+  ASSERT_TRUE(Open().ok());
+  ASSERT_TRUE(database_->Close().ok());
+  database_.reset();
+  constexpr size_t kSchemaFormat = 47;  // of SQLite's header
+  disk_.Flip("/j.db", kSchemaFormat);
+  EXPECT_EQ(ReasonOf(Open()), "JOURNAL_CORRUPT");
+}
+
 TEST_F(DatabaseTest, ASecondConnectionIsLockedOutByName) {
   ASSERT_TRUE(Open().ok());
   const auto second = Database::Open("/j.db", {.files = &disk_, .vfs = disk_.vfs()});

@@ -155,7 +155,10 @@ TEST_P(JournalRowDamage, IsSeen) {
 INSTANTIATE_TEST_SUITE_P(
     Rows, JournalRowDamage,
     ::testing::Values("DELETE FROM calls WHERE sequence = 3", "DELETE FROM calls WHERE sequence = 4",
-                      "DELETE FROM calls WHERE sequence = 6", "UPDATE calls SET sequence = 9 WHERE sequence = 6",
+                      "DELETE FROM calls WHERE sequence = 6",
+                      "INSERT INTO calls SELECT -1, identity, method, request_id, payload_digest, micro_batches, "
+                      "forward_sequence, accepted_unix_nanos, checksum, files, parameters, inputs FROM calls LIMIT 1",
+                      "UPDATE calls SET sequence = 9 WHERE sequence = 6",
                       "UPDATE calls SET micro_batches = 5 WHERE sequence = 5", "UPDATE calls SET files = 0",
                       "DELETE FROM outcomes WHERE sequence = 3", "DELETE FROM outcomes WHERE sequence = 1",
                       "UPDATE outcomes SET sequence = 4 WHERE sequence = 3",

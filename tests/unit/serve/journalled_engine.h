@@ -49,8 +49,9 @@ class KeptRecords : public CallRecords {
     }
     return inputs;
   }
-  absl::StatusOr<RepeatedCall> ReadCall(const std::string&, std::string_view parameters,
+  absl::StatusOr<RepeatedCall> ReadCall(const std::string& method, std::string_view parameters,
                                         const std::vector<RecordedInput>& inputs) const override {
+    if (method == "CopyCheckpoint") return CheckpointNotFound("saved");  // its pipeline was purged
     absl::MutexLock lock(&mu_);
     RepeatedCall call = calls_.at(std::stoul(std::string(parameters)));
     std::vector<InputSource> sources;
@@ -131,6 +132,7 @@ class JournalledEngine {
 
   ServedPipeline& hosted() const { return *life_->hosted; }
   HandleStore& handles() const { return life_->handles; }
+  CheckpointStore& checkpoints() const { return *life_->checkpoints; }
   std::vector<CheckpointInfo> Checkpoints() const { return life_->checkpoints->FindFolder("gpt")->List(); }
 
   static CallContext As(const std::string& request_id) {

@@ -315,6 +315,25 @@ TEST(JournalledPipeline, ARequestIdOfALifeBeforeWithAnotherPayloadIsRefused) {
   EXPECT_EQ(ReasonOf(engine.hosted().TrainStep(context, engine.Batch(0), {}).status()), "REQUEST_ID_REUSED");
 }
 
+TEST(JournalledPipeline, ACopiedCheckpointOutlivesThePipelineThatItCameFrom) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  ASSERT_TRUE(Work(&engine).Do(0).ok());
+  const std::shared_ptr<CheckpointFolder> source = *engine.checkpoints().FolderOf("source");
+  ASSERT_TRUE(source->Save("saved", {.spec_digest = "d"}, engine.State()).ok());
+  const absl::StatusOr<StateAnswer> copied = JournalledEngine::Wait([&](auto done) {
+    engine.hosted().CopyCheckpoint(JournalledEngine::As("copy"), {.source = source, .source_id = "saved"}, done);
+  });
+  ASSERT_TRUE(copied.ok()) << copied.status();
+  ASSERT_TRUE(Work(&engine).Do(5).ok());
+  const NamedTensors state = engine.State();
+  engine.Crash();
+  const absl::Status begun = engine.Begin();
+  ASSERT_TRUE(begun.ok()) << begun;
+  EXPECT_TRUE(Same(engine.State(), state));
+  EXPECT_TRUE(engine.checkpoints().Find("gpt", "saved").ok());
+}
+
 TEST(JournalledPipeline, ASyncThatIsLeftOutIsSeen) {
   JournalledEngine engine;
   ASSERT_TRUE(engine.Begin().ok());
@@ -356,6 +375,25 @@ TEST(JournalledPipeline, AFailedSyncStopsWhatChangesTheStateUntilARestart) {
   engine.Crash();
   ASSERT_TRUE(engine.Begin().ok());
   EXPECT_TRUE(Work(&engine).Do(5).ok());
+}
+
+TEST(JournalledPipeline, AnOutcomeThatTheDiskHasNoRoomForStopsWhatChangesTheStateUntilARestart) {
+  JournalledEngine alone;
+  ASSERT_TRUE(alone.Begin().ok());
+  for (int i : {0, 5}) ASSERT_TRUE(Work(&alone).Do(i).ok());
+
+  JournalledEngine engine;
+  engine.before_action = [&] { engine.disk.SetFreeBytes(0); };  // the call itself is durable by then
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_FALSE(Work(&engine).Do(0).ok());
+  engine.before_action = nullptr;
+  engine.disk.SetFreeBytes(-1);
+  EXPECT_EQ(ReasonOf(Work(&engine).Do(0).status()), "STORAGE_FULL") << "a retry gets another answer than the first";
+  EXPECT_EQ(ReasonOf(Work(&engine).Do(5).status()), "JOURNAL_STOPPED");
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  for (int i : {0, 5}) EXPECT_TRUE(Work(&engine).Do(i).ok());
+  EXPECT_TRUE(Same(engine.State(), alone.State()));
 }
 
 TEST(JournalledPipeline, ASaveAfterAFailedSyncDoesNotMakeACallCountTwice) {
@@ -464,6 +502,22 @@ TEST(JournalledPipeline, ACallThatWaitsForItsInputsIsNotAcknowledgedAndIsForgott
   EXPECT_EQ(ReasonOf(durable), "WORK_CANCELLED");
   EXPECT_TRUE(engine.OutcomeOf(engine.hosted().TrainStep(JournalledEngine::As("late"), engine.Batch(1), {})).ok())
       << "it was never accepted";
+}
+
+TEST(JournalledPipeline, ACallThatWaitsForItsInputsKeepsItsPlaceBeforeThoseBehindIt) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  const HandleName late = *engine.handles().Reserve({.owner = "ann", .pipeline = "gpt", .method = "PutTensors"});
+  ContributionCall call = engine.Batch(1);
+  const NamedTensors input = {{"input", std::get<at::Tensor>(call.inputs[0].source)}};
+  call.inputs[0].source = HandleTensor{.handle = late};
+  const absl::StatusOr<Accepted> first = engine.hosted().TrainStep(JournalledEngine::As("first"), call, {});
+  const absl::StatusOr<Accepted> second =
+      engine.hosted().TrainStep(JournalledEngine::As("second"), engine.Batch(2), {});
+  engine.handles().Fulfil(late.id, input);
+  EXPECT_TRUE(JournalledEngine::Durable(first).ok()) << JournalledEngine::Durable(first);
+  EXPECT_TRUE(engine.OutcomeOf(first).ok());
+  EXPECT_TRUE(engine.OutcomeOf(second).ok());
 }
 
 TEST(JournalledPipeline, WhatADrainLeavesRunsInTheNextLife) {

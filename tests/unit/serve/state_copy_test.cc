@@ -1,0 +1,192 @@
+#include "engine/serve/state_copy.h"
+
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "engine/base/cancel_token.h"
+#include "engine/base/error.h"
+#include "engine/base/file.h"
+#include "engine/base/timer_queue.h"
+#include "engine/checkpoint/checkpoint_store.h"
+#include "engine/journal/daemon_journal.h"
+#include "engine/ledger/memory_ledger.h"
+#include "engine/observe/metrics_registry.h"
+#include "engine/plan/planning.h"
+#include "engine/serve/pipeline_table.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/fake_pipeline.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/serve/journalled_engine.h"
+
+namespace penstock {
+namespace {
+
+// A table with the pipeline gpt. The rows of its journal, and its checkpoints, are put there by hand.
+class StateCopyTest : public ::testing::Test {
+ protected:
+  StateCopyTest() {
+    setup_ = {.folder = state_ + "/journal", .records = &records_};
+    journal_ = DaemonJournal::Open(setup_.folder, &clock_, {}).value();
+    checkpoints_ = CheckpointStore::Open(RealFileSystem(), &clock_, state_, nullptr).value();
+    PipelineTable::Options options;
+    options.builder.factory.create = [this](const PipelineSpec&,
+                                            Pipeline::Options engine) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
+      auto pipeline = std::make_unique<testing::FakePipeline>(control_);
+      engine.metrics(pipeline->plan());
+      return pipeline;
+    };
+    options.builder.factory.load = [](ModelSpec*) { return absl::OkStatus(); };
+    options.builder.handles = &handles_;
+    options.builder.timers = &timers_;
+    options.builder.clock = &clock_;
+    options.builder.metrics = &registry_;
+    options.builder.checkpoints = checkpoints_.get();
+    options.builder.memory = &memory_;
+    options.builder.journal = &setup_;
+    options.max_pipelines = 3;
+    options.journal = journal_.get();
+    table_ = std::make_unique<PipelineTable>(std::move(options));
+  }
+  ~StateCopyTest() override {
+    gpt_.reset();
+    table_.reset();
+    handles_.Close();
+  }
+  void SetUp() override {
+    PipelineSpec spec;
+    spec.model.name = "fake";
+    spec.sample = std::make_shared<const PlanningSample>();
+    absl::StatusOr<PipelineEntry> made;
+    absl::Notification done;
+    table_->Create({.caller = "ann"}, "gpt", {.spec = spec, .spec_digest = "digest"}, nullptr,
+                   [&](absl::StatusOr<PipelineEntry> entry) {
+                     made = std::move(entry);
+                     done.Notify();
+                   });
+    done.WaitForNotification();
+    ASSERT_TRUE(made.ok()) << made.status();
+    life_ = made->life;
+    gpt_ = made->pipeline;
+    const auto epoch = RealFileSystem()->Create(state_ + "/epoch");
+    ASSERT_TRUE((*epoch)->Append("7\n").ok() && (*epoch)->Close().ok());
+  }
+
+  PipelineJournal& journal() { return gpt_->journal()->journal(); }
+  static absl::Status Wait(const std::function<void(PipelineJournal::Done)>& call) {
+    absl::Status status;
+    absl::Notification told;
+    call([&](const absl::Status& said) {
+      status = said;
+      told.Notify();
+    });
+    told.WaitForNotification();
+    return status;
+  }
+  void Run(int64_t sequence) {
+    const CallRow row{.sequence = sequence, .identity = "ann", .method = "TrainStep"};
+    ASSERT_TRUE(Wait([&](auto done) { journal().Append(row, {}, done); }).ok());
+    ASSERT_TRUE(Wait([&](auto done) { journal().RecordOutcome(sequence, {.status = CallStatus::kDone}, done); }).ok());
+  }
+  void Cut(int64_t up_to) {
+    ASSERT_TRUE(Wait([&](auto done) { journal().Cut(up_to, done); }).ok());
+  }
+  void SaveAutomatic(int64_t sequence, bool whole = true) {
+    const CheckpointPlace place{.life = life_, .sequence = sequence, .whole = whole, .automatic = true};
+    const auto saved = checkpoints_->FindFolder("gpt")->Save(AutomaticCheckpoints::IdOf(sequence), {.place = place},
+                                                             {{"weight", at::ones({1})}});
+    ASSERT_TRUE(saved.ok()) << saved.status();
+  }
+
+  absl::StatusOr<CopiedState> Copy() {
+    StateCopy::Parts parts{.pipelines = table_.get(),
+                           .journal = journal_.get(),
+                           .checkpoints = checkpoints_.get(),
+                           .records = &records_,
+                           .clock = &clock_,
+                           .state_dir = state_,
+                           .options = setup_.options};
+    return StateCopy(std::move(parts), copy_, /*named=*/false, std::make_shared<CancelToken>()).Run();
+  }
+  std::vector<std::string> NamesIn(const std::string& folder) {
+    return RealFileSystem()->List(absl::StrCat(copy_, "/", folder)).value_or(std::vector<std::string>());
+  }
+  // The pipelines of the copy, as a daemon would find them.
+  std::vector<std::string> Copied() {
+    std::vector<std::string> names;
+    const auto copied = DaemonJournal::Open(copy_ + "/journal", &clock_, {});
+    if (!copied.ok()) return {copied.status().ToString()};
+    const std::vector<JournalledPipeline> rows = (*copied)->Pipelines().value();
+    for (const JournalledPipeline& row : rows) names.push_back(row.name);
+    return names;
+  }
+
+  using Names = std::vector<std::string>;
+  testing::TemporaryFolder place_;
+  testing::TemporaryFolder state_place_;
+  const std::string copy_ = place_.path() + "/copy";
+  const std::string state_ = state_place_.path();
+  testing::FakeClock clock_;
+  testing::KeptRecords records_;
+  MemoryLedger memory_{int64_t{1} << 20};
+  MetricsRegistry registry_{&clock_, /*trace_events=*/0};
+  TimerQueue timers_{&clock_};
+  HandleStore handles_{{}, &clock_, &timers_};
+  const std::shared_ptr<testing::FakePipelineControl> control_ = std::make_shared<testing::FakePipelineControl>();
+  JournalSetup setup_;
+  std::unique_ptr<DaemonJournal> journal_;
+  std::unique_ptr<CheckpointStore> checkpoints_;
+  std::unique_ptr<PipelineTable> table_;
+  std::shared_ptr<ServedPipeline> gpt_;
+  std::string life_;
+};
+
+TEST_F(StateCopyTest, HasTheCheckpointsThatItsJournalReachesAndNoNewerOnes) {
+  for (int64_t sequence : {1, 2}) Run(sequence);
+  for (int64_t sequence : {1, 2}) SaveAutomatic(sequence);
+  Cut(2);
+  Run(3);
+  SaveAutomatic(4);  // of a call that came when the journal was copied already
+  const absl::StatusOr<CopiedState> copied = Copy();
+  ASSERT_TRUE(copied.ok()) << copied.status();
+  ASSERT_EQ(copied->pipelines.size(), 1);
+  EXPECT_EQ(copied->pipelines[0].sequence, 3);
+  EXPECT_EQ(copied->pipelines[0].checkpoints, 1);
+  EXPECT_EQ(NamesIn("pipelines/gpt/checkpoints"), Names{"auto-2"});
+  EXPECT_EQ(Copied(), Names{"gpt"});
+  EXPECT_EQ(RealFileSystem()->Read(copy_ + "/epoch").value_or(""), "7\n");
+}
+
+TEST_F(StateCopyTest, IsNotMadeOfAJournalWhoseBeginningNoCheckpointHas) {
+  for (int64_t sequence : {1, 2}) Run(sequence);
+  SaveAutomatic(1);
+  SaveAutomatic(2, /*whole=*/false);
+  Cut(2);
+  const absl::Status refused = Copy().status();
+  EXPECT_EQ(ReasonOf(refused), "CHECKPOINT_CORRUPT") << refused;
+  EXPECT_EQ(ValuesOf(refused)["pipeline"], "gpt");
+  EXPECT_EQ(RealFileSystem()->List(place_.path()).value(), Names{}) << "something is left of it";
+}
+
+TEST_F(StateCopyTest, HasNoRowOfAPipelineThatIsGone) {
+  ASSERT_TRUE(journal_->Write({.put = JournalledPipeline{.name = "gone", .life = "another"}}).ok());
+  ASSERT_TRUE(Copy().ok());
+  EXPECT_EQ(Copied(), Names{"gpt"});
+}
+
+TEST_F(StateCopyTest, TakesNoPipelineForOneThatHadItsName) {
+  Run(1);
+  ASSERT_TRUE(journal_->Write({.put = JournalledPipeline{.name = "gpt", .life = "before"}}).ok());
+  ASSERT_TRUE(Copy().ok());
+  EXPECT_EQ(Copied(), Names{});
+  EXPECT_EQ(NamesIn("journal/before"), Names{});
+}
+
+}  // namespace
+}  // namespace penstock
