@@ -102,8 +102,8 @@ class ServedPipeline {
     const CallRecords* records = nullptr;           // outlives the pipeline
     // The checkpoint whose state the pipeline has: what comes later is made again. Empty: it is as it was made.
     CheckpointPlace from = {};
-    std::optional<OpenTraining> training =
-        {};                             // of that checkpoint; the pipeline has the accumulation, with its tensors
+    // Of that checkpoint, too; the pipeline has its accumulation. Absent: only whole steps were there.
+    std::optional<OpenTraining> training = {};
     std::function<bool()> wanted = {};  // asked while calls are made again: no ends that; null: yes
   };
 
