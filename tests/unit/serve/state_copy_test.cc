@@ -9,68 +9,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "engine/base/cancel_token.h"
-#include "engine/base/error.h"
-#include "engine/base/file.h"
-#include "engine/base/timer_queue.h"
-#include "engine/checkpoint/checkpoint_store.h"
-#include "engine/journal/daemon_journal.h"
-#include "engine/ledger/memory_ledger.h"
-#include "engine/observe/metrics_registry.h"
-#include "engine/plan/planning.h"
-#include "engine/serve/pipeline_table.h"
-#include "tests/support/fake_clock.h"
-#include "tests/support/fake_pipeline.h"
-#include "tests/support/temporary_folder.h"
-#include "tests/unit/serve/journalled_engine.h"
+#include "tests/unit/serve/journalled_table.h"
 
 namespace penstock {
 namespace {
 
-// A table with the pipeline gpt. The rows of its journal, and its checkpoints, are put there by hand.
-class StateCopyTest : public ::testing::Test {
+// The rows of gpt's journal, and its checkpoints, are put there by hand.
+class StateCopyTest : public testing::JournalledTable {
  protected:
-  StateCopyTest() {
-    setup_ = {.folder = state_ + "/journal", .records = &records_};
-    journal_ = DaemonJournal::Open(setup_.folder, &clock_, {}).value();
-    checkpoints_ = CheckpointStore::Open(RealFileSystem(), &clock_, state_, nullptr).value();
-    PipelineTable::Options options;
-    options.builder.factory.create = [this](const PipelineSpec&,
-                                            Pipeline::Options engine) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
-      auto pipeline = std::make_unique<testing::FakePipeline>(control_);
-      engine.metrics(pipeline->plan());
-      return pipeline;
-    };
-    options.builder.factory.load = [](ModelSpec*) { return absl::OkStatus(); };
-    options.builder.handles = &handles_;
-    options.builder.timers = &timers_;
-    options.builder.clock = &clock_;
-    options.builder.metrics = &registry_;
-    options.builder.checkpoints = checkpoints_.get();
-    options.builder.memory = &memory_;
-    options.builder.journal = &setup_;
-    options.max_pipelines = 3;
-    options.journal = journal_.get();
-    table_ = std::make_unique<PipelineTable>(std::move(options));
-  }
-  ~StateCopyTest() override {
-    gpt_.reset();
-    table_.reset();
-    handles_.Close();
-  }
+  ~StateCopyTest() override { gpt_.reset(); }
   void SetUp() override {
-    PipelineSpec spec;
-    spec.model.name = "fake";
-    spec.sample = std::make_shared<const PlanningSample>();
-    absl::StatusOr<PipelineEntry> made;
-    absl::Notification done;
-    table_->Create({.caller = "ann"}, "gpt", {.spec = spec, .spec_digest = "digest"}, nullptr,
-                   [&](absl::StatusOr<PipelineEntry> entry) {
-                     made = std::move(entry);
-                     done.Notify();
-                   });
-    done.WaitForNotification();
+    const absl::StatusOr<PipelineEntry> made = Create("gpt");
     ASSERT_TRUE(made.ok()) << made.status();
     life_ = made->life;
     gpt_ = made->pipeline;
@@ -129,20 +79,7 @@ class StateCopyTest : public ::testing::Test {
 
   using Names = std::vector<std::string>;
   testing::TemporaryFolder place_;
-  testing::TemporaryFolder state_place_;
   const std::string copy_ = place_.path() + "/copy";
-  const std::string state_ = state_place_.path();
-  testing::FakeClock clock_;
-  testing::KeptRecords records_;
-  MemoryLedger memory_{int64_t{1} << 20};
-  MetricsRegistry registry_{&clock_, /*trace_events=*/0};
-  TimerQueue timers_{&clock_};
-  HandleStore handles_{{}, &clock_, &timers_};
-  const std::shared_ptr<testing::FakePipelineControl> control_ = std::make_shared<testing::FakePipelineControl>();
-  JournalSetup setup_;
-  std::unique_ptr<DaemonJournal> journal_;
-  std::unique_ptr<CheckpointStore> checkpoints_;
-  std::unique_ptr<PipelineTable> table_;
   std::shared_ptr<ServedPipeline> gpt_;
   std::string life_;
 };
