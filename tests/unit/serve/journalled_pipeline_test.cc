@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/base/thread.h"
 #include "tests/unit/serve/journalled_engine.h"
@@ -301,6 +302,29 @@ TEST(JournalledPipeline, ARetryAfterARestartGetsTheFirstAnswer) {
   }
   EXPECT_EQ(ReasonOf(Work(&engine).Do(7).status()), "EPOCH_MISMATCH");
   EXPECT_TRUE(Same(engine.State(), state));
+}
+
+TEST(JournalledPipeline, ACallIsAcknowledgedWhenItIsDurableAndNotBefore) {
+  absl::Notification reached;
+  absl::Notification go_on;
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  engine.before_commit = [&] {
+    if (!reached.HasBeenNotified()) reached.Notify();
+    go_on.WaitForNotification();
+  };
+  const absl::StatusOr<Accepted> step = engine.hosted().TrainStep(JournalledEngine::As("a"), engine.Batch(0), {});
+  ASSERT_TRUE(step.ok());
+  absl::Notification acknowledged;
+  step->WhenDurable([&](const absl::Status& durable) {
+    EXPECT_TRUE(durable.ok());
+    acknowledged.Notify();
+  });
+  reached.WaitForNotification();
+  EXPECT_FALSE(acknowledged.HasBeenNotified());
+  go_on.Notify();
+  acknowledged.WaitForNotification();
+  engine.Await(*step->outcome);
 }
 
 TEST(JournalledPipeline, ARequestIdOfALifeBeforeWithAnotherPayloadIsRefused) {
