@@ -47,7 +47,7 @@ class JournalledTable : public ::testing::Test {
       engine.metrics(pipeline->plan());
       return pipeline;
     };
-    options.builder.factory.load = [](ModelSpec*) { return absl::OkStatus(); };
+    options.builder.factory.load = [](ModelSpec*, const std::string&) { return absl::OkStatus(); };
     options.builder.handles = &handles_;
     options.builder.timers = &timers_;
     options.builder.clock = &clock_;
