@@ -63,15 +63,32 @@ void AutomaticCheckpoints::After(const Call& call) {
   if (call.As<RestoreCall>() != nullptr) restored_ = true;
   const PipelineJournal::ReplaySize size = journal_->journal().replay_size();
   if (!restored_ && size.bytes < limits_.replay_bytes && size.run_nanos < limits_.replay_nanos) return;
-  const absl::Status saved =
-      SaveAndCut(nullptr, [name = name_](const absl::Status& cut) {
-        if (cut.ok()) return;
-        LogWarning("the journal could not be cut",
-                   {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
-      }).status();
+  const absl::Status saved = SaveNow();
   if (saved.ok() || ReasonOf(saved) == "GRAPH_OPEN" || ReasonOf(saved) == "JOURNAL_BUSY") return;
   LogWarning("no automatic checkpoint: the journal grows on",
              {{"pipeline", name_}, {"reason", ReasonOf(saved)}, {"error", std::string(saved.message())}});
+}
+
+absl::Status AutomaticCheckpoints::BeforeDeletion(const Call& call) {
+  if (!restored_) return absl::OkStatus();
+  // In the middle of a replay nothing can be cut.
+  const absl::Status saved = call.repeated ? absl::UnavailableError("calls are made again") : SaveNow();
+  if (saved.ok()) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "CHECKPOINT_IN_USE",
+               absl::StrCat("a call of the journal restores a checkpoint, and no automatic one is behind it yet: ",
+                            saved.message()))
+      .With("pipeline", name_);
+}
+
+absl::Status AutomaticCheckpoints::SaveNow() {
+  return SaveAndCut(nullptr,
+                    [name = name_](const absl::Status& cut) {
+                      if (cut.ok()) return;
+                      LogWarning(
+                          "the journal could not be cut",
+                          {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
+                    })
+      .status();
 }
 
 absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::Compact(const CancelToken* cancel) {

@@ -62,6 +62,11 @@ class AutomaticCheckpoints {
   // The same before any call.
   absl::Status SaveFirst() { return begun_ ? absl::OkStatus() : SaveBegin({}); }
   void After(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // A call of the journal that restores a checkpoint was made again.
+  void NoteRestored() { restored_ = true; }
+  // Before a call that may delete checkpoints: saves one if a replay would need one that a call has restored. Fails:
+  // CHECKPOINT_IN_USE.
+  absl::Status BeforeDeletion(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // The same at once, and returns when the calls have gone; their checkpoint, or none if none went.
   struct Compacted {
     CompactedJournal gone;
@@ -78,6 +83,7 @@ class AutomaticCheckpoints {
   void Release() ABSL_LOCKS_EXCLUDED(held_mu_);
 
  private:
+  absl::Status SaveNow() ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
   // If the state allows it; for what follows, a replay has nothing to do. `cut`: comes when the calls have gone.
   absl::StatusOr<Compacted> SaveAndCut(const CancelToken* cancel, PipelineJournal::Done cut)
       ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);

@@ -20,6 +20,12 @@ bool LooksAtCheckpoints(const Call& call) {
          call.As<DeleteCall>() != nullptr;
 }
 
+// Of a save that is made again, what it replaces or rotates away is not looked at.
+bool MayDeleteCheckpoints(const Call& call) {
+  const auto* save = call.As<SaveCall>();
+  return call.As<DeleteCall>() != nullptr || (save != nullptr && !call.repeated && (save->replace || save->keep > 0));
+}
+
 absl::Status PassedDeadline() {
   return Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran");
 }
@@ -203,6 +209,7 @@ absl::StatusOr<Executed> TrainingLoop::Repeat(const CallPointer& call) {
     }
     calls_->training.Reconcile(*call, pipeline_->accumulating(), now);
   }
+  if (executed.ok() && call->As<RestoreCall>() != nullptr) automatic_->NoteRestored();
   if (executed.ok()) settlement_->Invalidate(*call, stale_graphs);
   if (!stale_graphs.empty()) journal_->ForgetKept();
   return executed;
@@ -212,7 +219,9 @@ absl::Status TrainingLoop::PrepareJournal(const Call& call) {
   if (journal_ == nullptr) return absl::OkStatus();
   // A checkpoint that has a call's effect must not come before that call's outcome.
   if (call.As<SaveCall>() != nullptr) journal_->AwaitSettled();
-  return automatic_ != nullptr && CallJournal::Keeps(call) ? automatic_->BeforeFirst(call) : absl::OkStatus();
+  if (automatic_ == nullptr) return absl::OkStatus();
+  if (MayDeleteCheckpoints(call)) PENSTOCK_RETURN_IF_ERROR(automatic_->BeforeDeletion(call));
+  return CallJournal::Keeps(call) ? automatic_->BeforeFirst(call) : absl::OkStatus();
 }
 
 absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {

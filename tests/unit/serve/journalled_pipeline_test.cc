@@ -304,6 +304,43 @@ TEST(JournalledPipeline, ARetryAfterARestartGetsTheFirstAnswer) {
   EXPECT_TRUE(Same(engine.State(), state));
 }
 
+// A call of the journal restores it, and while the journal is held no automatic checkpoint comes behind that call.
+TEST(JournalledPipeline, ACheckpointThatAReplayRestoresIsNotDeleted) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  const auto state_call = [](auto call) { return JournalledEngine::Wait(call).status(); };
+  const auto remove = [&](const std::string& request_id) {
+    return state_call(
+        [&](auto done) { engine.hosted().DeleteCheckpoint(JournalledEngine::As(request_id), "a", std::move(done)); });
+  };
+  const auto replace = [&](const std::string& request_id) {
+    return state_call([&](auto done) {
+      engine.hosted().SaveCheckpoint(JournalledEngine::As(request_id), {.id = "a", .replace = true}, std::move(done));
+    });
+  };
+  ASSERT_TRUE(Work(&engine).Do(0).ok());
+  ASSERT_TRUE(replace("save").ok());
+  const NamedTensors saved = engine.State();
+  ASSERT_TRUE(Work(&engine).Do(5).ok());
+  engine.hosted().HoldJournal();
+  ASSERT_TRUE(state_call([&](auto done) {
+                engine.hosted().RestoreCheckpoint(JournalledEngine::As("restore"), "a", /*force=*/true,
+                                                  std::move(done));
+              }).ok());
+  EXPECT_EQ(ReasonOf(remove("1")), "CHECKPOINT_IN_USE");
+  EXPECT_EQ(ReasonOf(replace("2")), "CHECKPOINT_IN_USE");
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_TRUE(Same(engine.State(), saved));
+  engine.hosted().HoldJournal();
+  EXPECT_EQ(ReasonOf(remove("3")), "CHECKPOINT_IN_USE") << "the replay has restored it";
+  engine.hosted().ReleaseJournal();
+  EXPECT_TRUE(remove("4").ok()) << "an automatic checkpoint is saved first";
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_TRUE(Same(engine.State(), saved));
+}
+
 TEST(JournalledPipeline, ACallIsAcknowledgedWhenItIsDurableAndNotBefore) {
   absl::Notification reached;
   absl::Notification go_on;
