@@ -86,7 +86,7 @@ def measure(client: Any, daemon: Any, what: str, make: Callable[[Any], Callable[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--daemon", required=True)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     os.environ["PENSTOCKD"] = options.daemon
     import daemon_process

@@ -50,6 +50,7 @@ RUNS = {
     "planning_time": f"{BENCH}/plan_bench",
     "journal": "build/deps/test-venv/bin/python tests/bench/journal_cost.py --daemon build/release/server/penstockd",
     "saves": "build/deps/test-venv/bin/python tests/bench/save_cost.py --daemon build/release/server/penstockd",
+    "replay": "build/deps/test-venv/bin/python tests/bench/largest_replay.py --daemon build/release/server/penstockd",
     "identity": "build/deps/test-venv/bin/python tests/bench/identity_cost.py --daemon build/release/server/penstockd",
     "python_client": "build/deps/test-venv/bin/python tests/bench/python_client.py "
     "--daemon build/release/server/penstockd --rounds 3",
