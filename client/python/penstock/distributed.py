@@ -20,7 +20,7 @@ def write_distributed(path: str | os.PathLike[str], parameters: Parameters) -> N
         ImportError: PyTorch is not installed.
         FileExistsError: there is something of that name.
     """
-    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     target = pathlib.Path(path)
     if target.exists():
@@ -36,7 +36,7 @@ def write_distributed(path: str | os.PathLike[str], parameters: Parameters) -> N
     state["step"] = parameters.step
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        checkpoint.save(state, checkpoint_id=partial, no_dist=True)
+        save(state, checkpoint_id=partial, no_dist=True)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -13,6 +13,7 @@ import torch
 from penstock import aio
 from torch import nn
 from torch.distributed import checkpoint as distributed
+from torch.distributed.checkpoint import state_dict_saver
 
 from daemon_process import Daemon
 from own_fixtures import daemon, reference_has_one_thread  # noqa: F401
@@ -112,7 +113,7 @@ def test_nothing_is_left_of_a_save_that_fails(
         (checkpoint_id / "half").touch()
         raise OSError("no space left")
 
-    monkeypatch.setattr(distributed, "save", full)
+    monkeypatch.setattr(state_dict_saver, "save", full)
     with pytest.raises(OSError, match="no space"):
         pipeline.save_distributed(tmp_path / "folder")
     assert not list(tmp_path.iterdir())
