@@ -40,6 +40,14 @@ InferenceCandidate CandidateOf(const StageExecutor& executor, int64_t now) {
           .weights_change_at = run.filling->WeightsChange(now)};
 }
 
+InferenceArrival ArrivalOf(const StageExecutor& executor) {
+  const Run& run = executor.run();
+  const Action& action = *executor.Next();
+  return {.pipeline = run.filling,
+          .order = run.ticket->order,
+          .at = run.arrivals->At(StageIndex(action.stage), action.micro_batch)};
+}
+
 // A trainer that is given up and a wait that is long enough are no events.
 void NoteLookAgain(const StageExecutor& executor, int64_t now, int64_t& at) {
   const Run& run = executor.run();
@@ -124,6 +132,7 @@ DeviceWorker::Choice DeviceWorker::ChooseInference(bool training_ready, bool& en
   const int64_t now = inference_.front()->lane().clock->NowNanos();
   candidates_.clear();
   owners_.clear();
+  arrivals_.clear();
   for (size_t i = 0; i < inference_.size();) {
     StageExecutor& executor = *inference_[i];
     const Run& run = executor.run();
@@ -139,10 +148,12 @@ DeviceWorker::Choice DeviceWorker::ChooseInference(bool training_ready, bool& en
     if (readiness == StageExecutor::Readiness::kReady) {
       candidates_.push_back(CandidateOf(executor, now));
       owners_.push_back(&executor);
+    } else if (looked_at && executor.Next() != nullptr) {
+      arrivals_.push_back(ArrivalOf(executor));
     }
     ++i;
   }
-  GapFiller::Outlook outlook{.now = now, .training_at = training_ready ? now : kNever};
+  GapFiller::Outlook outlook{.now = now, .training_at = training_ready ? now : kNever, .arrivals = arrivals_};
   if (!training_ready && !candidates_.empty()) {
     for (const auto& executor : training_) {
       outlook.training_at = std::min(outlook.training_at, ExpectedStart(*executor, now));
@@ -151,12 +162,18 @@ DeviceWorker::Choice DeviceWorker::ChooseInference(bool training_ready, bool& en
   const std::optional<size_t> chosen =
       training_ready ? GapFiller::ChooseDue(candidates_) : filler_.Choose(candidates_, outlook);
   if (!chosen.has_value()) {
-    for (size_t i = 0; i < candidates_.size(); ++i) NoteLookAgain(*owners_[i], now, look_again_at_);
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      NoteLookAgain(*owners_[i], now, look_again_at_);
+      const int64_t yields_until = GapFiller::YieldsUntil(candidates_[i], outlook);
+      if (yields_until > now) look_again_at_ = std::min(look_again_at_, yields_until);
+    }
     return {};
   }
   const InferenceCandidate& candidate = candidates_[*chosen];
   const bool charged = candidate.due && candidate.duration != kNever && !GapFiller::HasTime(candidate, outlook);
-  return {.executor = owners_[*chosen], .charge = charged ? candidate.duration : 0};
+  return {.executor = owners_[*chosen],
+          .charge = charged ? candidate.duration : 0,
+          .ends_at = candidate.duration == kNever ? kNever : now + candidate.duration};
 }
 
 DeviceWorker::Choice DeviceWorker::Choose(bool& ended) {
@@ -193,6 +210,8 @@ void DeviceWorker::TakeTurn(const Choice& choice) {
   if (run.spec.inference) {
     if (choice.charge > 0) run.filling->turns().Charge(*run.ticket, choice.executor->lane_index(), choice.charge);
     filler_.Served(run.filling);
+    const Action& action = *choice.executor->Next();
+    run.arrivals->Expect(StageIndex(action.stage + 1), action.micro_batch, choice.ends_at);
     return;
   }
   run.filling->turns().TrainingActs();

@@ -61,7 +61,8 @@ class DeviceWorker {
   struct Choice {
     StageExecutor* executor = nullptr;  // null: nothing is ready
     size_t training = 0;                // its place among the training executors, if it is one
-    int64_t charge = 0;  // nanoseconds that its pipeline's inference is charged for going before training
+    int64_t charge = 0;        // nanoseconds that its pipeline's inference is charged for going before training
+    int64_t ends_at = kNever;  // of an inference, expected
   };
   // Drops executors that have ended.
   Choice Choose(bool& ended);
@@ -88,7 +89,8 @@ class DeviceWorker {
   GapFiller filler_;
   std::vector<InferenceCandidate> candidates_;  // of the last look, and whose they are
   std::vector<StageExecutor*> owners_;
-  int64_t look_again_at_ = kNever;  // when the answer may be another without an event
+  std::vector<InferenceArrival> arrivals_;  // of the last look
+  int64_t look_again_at_ = kNever;          // when the answer may be another without an event
 
   absl::Mutex mu_;
   absl::CondVar changed_;

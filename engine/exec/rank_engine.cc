@@ -84,7 +84,9 @@ std::shared_ptr<Run> RankEngine::Prepare(RunSpec spec, ListsOfRun lists, std::sh
   run->input_gradient_values.resize(run->micro_batches());
   run->made_losses.resize(run->micro_batches());
   run->metric_sums.resize(run->micro_batches());
-  if (!run->spec.inference) {
+  if (run->spec.inference) {
+    run->arrivals = std::make_unique<ExpectedArrivals>(stages(), run->micro_batches());
+  } else {
     run->before_action = before_action_;
     run->fault_point = fault_point_;
     run->watch_passes = watch_passes_;

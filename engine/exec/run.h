@@ -15,6 +15,7 @@
 #include "engine/exec/run_spec.h"
 #include "engine/exec/schedule_book.h"
 #include "engine/exec/stage.h"
+#include "engine/filling/expected_arrivals.h"
 #include "engine/model/metric.h"
 #include "engine/schedule/schedule.h"
 #include "engine/tensor/micro_batch.h"
@@ -67,6 +68,7 @@ struct Run {
   BubbleFilling* filling = nullptr;
   std::shared_ptr<RunProgress> progress;                   // of a training run, if it is followed
   std::shared_ptr<InferenceTicket> ticket;                 // of an inference run
+  std::unique_ptr<ExpectedArrivals> arrivals;              // the same
   std::function<void(const Action&)> before_action;        // for tests that break one; may be empty
   std::function<void(FaultPoint, int stage)> fault_point;  // the same
   std::function<void(const PassEvent&)> watch_passes;      // for tests that count; may be empty

@@ -26,6 +26,16 @@ bool GapFiller::HasTime(const InferenceCandidate& candidate, const Outlook& outl
   return candidate.to_end - candidate.to_end / kOvershoot <= candidate.weights_change_at - outlook.now;
 }
 
+int64_t GapFiller::YieldsUntil(const InferenceCandidate& candidate, const Outlook& outlook) {
+  int64_t until = outlook.now;
+  if (candidate.duration == kNever) return until;
+  for (const InferenceArrival& arrival : outlook.arrivals) {
+    if (arrival.at == kNever || arrival.pipeline != candidate.pipeline || !(arrival.order < candidate.order)) continue;
+    if (arrival.at < outlook.now + candidate.duration) until = std::max(until, arrival.at + candidate.duration);
+  }
+  return until;
+}
+
 std::optional<size_t> GapFiller::ChooseDue(const std::vector<InferenceCandidate>& candidates) {
   std::optional<size_t> best;
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -41,7 +51,7 @@ std::optional<size_t> GapFiller::Choose(const std::vector<InferenceCandidate>& c
   std::optional<size_t> best;
   const auto order = [this](const InferenceCandidate& one) { return std::make_pair(TurnOf(one.pipeline), one.order); };
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (!Fits(candidates[i], outlook)) continue;
+    if (!Fits(candidates[i], outlook) || YieldsUntil(candidates[i], outlook) > outlook.now) continue;
     if (!best.has_value() || order(candidates[i]) < order(candidates[*best])) best = i;
   }
   return best;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "engine/filling/inference_order.h"
 #include "engine/filling/run_forecast.h"
 
@@ -27,6 +28,15 @@ struct InferenceCandidate {
   bool operator==(const InferenceCandidate&) const = default;
 };
 
+// An inference run that is on its way to the device: its action there can't begin yet.
+//
+// Units:     nanoseconds of the clock; kNever where nobody knows when.
+struct InferenceArrival {
+  const void* pipeline = nullptr;  // whose it is; only compared
+  InferenceOrder order = {};       // of the run, in the pipeline
+  int64_t at = kNever;             // expected
+};
+
 // The choice of one device.
 //
 // Model:     training first: this is only asked when no training action is ready, but for runs that are due. An action
@@ -36,6 +46,11 @@ struct InferenceCandidate {
 //            done on all stages before the weights change is not begun: it would have to be done again. Without
 //            training in sight everything fits. Among those that fit, the pipeline that was served longest ago goes
 //            first; within it InferenceOrder counts. Runs that are due go before all, in that order.
+//            An action is not begun either where a run of its pipeline that goes before it is expected before it would
+//            end: actions are not interrupted, so that run would wait. The device rests for at most what the action
+//            would take, and once more if the run is late. So a call whose caller has the next turn meets a foreign
+//            action on its first stage only: with n stages that take equally long it takes at most (n + 1) / n of its
+//            time alone.
 // Threads:   one at a time: a device's.
 class GapFiller {
  public:
@@ -44,6 +59,7 @@ class GapFiller {
   struct Outlook {
     int64_t now = 0;
     int64_t training_at = kNever;
+    absl::Span<const InferenceArrival> arrivals = {};
   };
   // The place of the one to take, or nothing.
   std::optional<size_t> Choose(const std::vector<InferenceCandidate>& candidates, const Outlook& outlook) const;
@@ -53,6 +69,8 @@ class GapFiller {
   static bool Fits(const InferenceCandidate& candidate, const Outlook& outlook);
   // The same, whatever the pipeline's switch says: whether it would not hold training up.
   static bool HasTime(const InferenceCandidate& candidate, const Outlook& outlook);
+  // Until when the candidate leaves the device to a run that is on its way; `now` if it need not.
+  static int64_t YieldsUntil(const InferenceCandidate& candidate, const Outlook& outlook);
   // It was taken.
   void Served(const void* pipeline);
 

@@ -101,5 +101,46 @@ TEST(GapFiller, WhoIsDueGoesBeforeAllAndNeedsNoGap) {
   EXPECT_EQ(GapFiller().Choose(actions, {.now = kNow, .training_at = kNow}), 2);
 }
 
+TEST(GapFiller, LeavesTheDeviceToARunThatGoesBeforeAndIsExpectedBeforeItsEnd) {
+  InferenceCandidate action = Action(500);
+  action.order.turn = 5;
+  InferenceArrival arrival = {.pipeline = &kPipelines[0], .order = {.turn = 4}, .at = kNow + 499};
+  const auto until = [&](int64_t now) {
+    return GapFiller::YieldsUntil(action, {.now = now, .arrivals = {&arrival, 1}});
+  };
+  const auto takes = [&](int64_t now) {
+    return GapFiller().Choose({action}, {.now = now, .arrivals = {&arrival, 1}}).has_value();
+  };
+  EXPECT_EQ(until(kNow), arrival.at + 500);
+  EXPECT_FALSE(takes(kNow));
+  EXPECT_TRUE(takes(kNow - 1));  // it ends just then
+  EXPECT_FALSE(takes(arrival.at + 499));
+  EXPECT_TRUE(takes(arrival.at + 500));  // late for so long: perhaps it does not come
+  arrival.order.turn = 6;
+  EXPECT_TRUE(takes(kNow));  // a later turn
+  arrival.order.priority = 1;
+  EXPECT_FALSE(takes(kNow));
+  arrival.pipeline = &kPipelines[1];
+  EXPECT_TRUE(takes(kNow));  // pipelines have turns of their own
+}
+
+TEST(GapFiller, LeavesTheDeviceToNobodyWhoseTimeIsUnknown) {
+  InferenceCandidate action = Action(500, 2);
+  InferenceArrival arrival = {.pipeline = &kPipelines[0], .order = {.sequence = 1}, .at = kNever};
+  EXPECT_EQ(GapFiller().Choose({action}, {.now = kNow, .arrivals = {&arrival, 1}}), 0);
+  arrival.at = kNow;
+  EXPECT_FALSE(GapFiller().Choose({action}, {.now = kNow, .arrivals = {&arrival, 1}}).has_value());
+  action.duration = kNever;
+  EXPECT_EQ(GapFiller().Choose({action}, {.now = kNow, .arrivals = {&arrival, 1}}), 0);
+}
+
+TEST(GapFiller, TakesAShorterActionInsteadAndRunsThatAreDueInAnyCase) {
+  std::vector<InferenceCandidate> actions = {Action(500, 2), Action(100, 3)};
+  const InferenceArrival arrival = {.pipeline = &kPipelines[0], .order = {.sequence = 1}, .at = kNow + 200};
+  EXPECT_EQ(GapFiller().Choose(actions, {.now = kNow, .arrivals = {&arrival, 1}}), 1);
+  actions[0].due = true;
+  EXPECT_EQ(GapFiller().Choose(actions, {.now = kNow, .arrivals = {&arrival, 1}}), 0);
+}
+
 }  // namespace
 }  // namespace penstock
