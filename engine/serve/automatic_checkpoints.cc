@@ -1,10 +1,10 @@
 #include "engine/serve/automatic_checkpoints.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
@@ -53,26 +53,41 @@ bool AutomaticCheckpoints::HasOne(const CheckpointFolder& checkpoints, const std
 }
 
 absl::Status AutomaticCheckpoints::SaveBegin(Point point) {
-  PENSTOCK_RETURN_IF_ERROR(SaveAs(std::move(point)).status());
+  PENSTOCK_ASSIGN_OR_RETURN(const CallRunner::WriteState write, CopyAs(std::move(point)));
+  PENSTOCK_RETURN_IF_ERROR(write(nullptr).status());
   begun_ = true;
   return absl::OkStatus();
 }
 
-void AutomaticCheckpoints::After(const Call& call) {
-  if (!CallJournal::Keeps(call)) return;
+AutomaticCheckpoints::Write AutomaticCheckpoints::After(const Call& call) {
+  if (!CallJournal::Keeps(call)) return nullptr;
+  {
+    absl::MutexLock lock(&held_mu_);
+    if (saving_) return nullptr;
+  }
   if (call.As<RestoreCall>() != nullptr) restored_ = true;
   const PipelineJournal::ReplaySize size = journal_->journal().replay_size();
-  if (!restored_ && size.bytes < limits_.replay_bytes && size.run_nanos < limits_.replay_nanos) return;
-  const absl::Status saved = SaveNow();
-  if (saved.ok() || ReasonOf(saved) == "GRAPH_OPEN" || ReasonOf(saved) == "JOURNAL_BUSY") return;
-  LogWarning("no automatic checkpoint: the journal grows on",
-             {{"pipeline", name_}, {"reason", ReasonOf(saved)}, {"error", std::string(saved.message())}});
+  if (!restored_ && size.bytes < limits_.replay_bytes && size.run_nanos < limits_.replay_nanos) return nullptr;
+  const auto tell = [name = name_](const absl::Status& saved) {
+    if (saved.ok() || ReasonOf(saved) == "GRAPH_OPEN" || ReasonOf(saved) == "JOURNAL_BUSY") return;
+    LogWarning("no automatic checkpoint: the journal grows on",
+               {{"pipeline", name}, {"reason", ReasonOf(saved)}, {"error", std::string(saved.message())}});
+  };
+  absl::StatusOr<WriteAndCut> write = Copy();
+  if (!write.ok()) {
+    tell(write.status());
+    return nullptr;
+  }
+  return [this, tell, write = *std::move(write)] { tell(CutLater(write)); };
 }
 
 absl::Status AutomaticCheckpoints::BeforeDeletion(const Call& call) {
   if (!restored_) return absl::OkStatus();
-  // In the middle of a replay nothing can be cut.
-  const absl::Status saved = call.repeated ? absl::UnavailableError("calls are made again") : SaveNow();
+  const absl::Status saved = [&]() -> absl::Status {
+    if (call.repeated) return absl::UnavailableError("calls are made again");  // in the middle nothing can be cut
+    PENSTOCK_ASSIGN_OR_RETURN(const WriteAndCut write, Copy());
+    return CutLater(write);
+  }();
   if (saved.ok()) return absl::OkStatus();
   return Error(absl::StatusCode::kFailedPrecondition, "CHECKPOINT_IN_USE",
                absl::StrCat("a call of the journal restores a checkpoint, and no automatic one is behind it yet: ",
@@ -80,22 +95,21 @@ absl::Status AutomaticCheckpoints::BeforeDeletion(const Call& call) {
       .With("pipeline", name_);
 }
 
-absl::Status AutomaticCheckpoints::SaveNow() {
-  return SaveAndCut(nullptr,
-                    [name = name_](const absl::Status& cut) {
-                      if (cut.ok()) return;
-                      LogWarning(
-                          "the journal could not be cut",
-                          {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
-                    })
-      .status();
+absl::Status AutomaticCheckpoints::CutLater(const WriteAndCut& write) const {
+  const auto tell = [name = name_](const absl::Status& cut) {
+    if (cut.ok()) return;
+    LogWarning("the journal could not be cut",
+               {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
+  };
+  return write(nullptr, tell).status();
 }
 
 absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::Compact(const CancelToken* cancel) {
   if (journal_->journal().replay_size().rows == 0) return Compacted();
   absl::Status cut;
   absl::Notification over;
-  PENSTOCK_ASSIGN_OR_RETURN(Compacted compacted, SaveAndCut(cancel, [&](const absl::Status& status) {
+  PENSTOCK_ASSIGN_OR_RETURN(const WriteAndCut write, Copy());
+  PENSTOCK_ASSIGN_OR_RETURN(Compacted compacted, write(cancel, [&](const absl::Status& status) {
                               cut = status;
                               over.Notify();
                             }));
@@ -129,8 +143,7 @@ void AutomaticCheckpoints::Release() {
   --holds_;
 }
 
-absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut(const CancelToken* cancel,
-                                                                                 PipelineJournal::Done cut) {
+absl::StatusOr<AutomaticCheckpoints::WriteAndCut> AutomaticCheckpoints::Copy() {
   Point point;
   {
     absl::MutexLock lock(&calls_->mu);
@@ -145,14 +158,24 @@ absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut
     if (holds_ > 0) return BeingCopied();
     saving_ = true;
   }
-  const absl::Cleanup end = [this] {
+  const std::shared_ptr<void> saving(nullptr, [this](void*) {
     absl::MutexLock lock(&held_mu_);
     saving_ = false;
-  };
+  });
   journal_->AwaitSettled();
   PENSTOCK_RETURN_IF_ERROR(journal_->health());
+  PENSTOCK_ASSIGN_OR_RETURN(CallRunner::WriteState write, CopyAs(std::move(point)));
+  return [this, saving, sequence, write = std::move(write)](const CancelToken* cancel, PipelineJournal::Done cut) {
+    return WriteCopy(write, sequence, cancel, std::move(cut));
+  };
+}
+
+absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::WriteCopy(const CallRunner::WriteState& write,
+                                                                                int64_t sequence,
+                                                                                const CancelToken* cancel,
+                                                                                PipelineJournal::Done cut) {
   Compacted compacted;
-  PENSTOCK_ASSIGN_OR_RETURN(compacted.checkpoint, SaveAs(std::move(point), cancel));
+  PENSTOCK_ASSIGN_OR_RETURN(compacted.checkpoint, write(cancel));
   restored_ = false;
   const PipelineJournal::ReplaySize gone = journal_->journal().replay_size(sequence);
   compacted.gone = {.calls = gone.rows, .bytes = gone.bytes};
@@ -161,14 +184,17 @@ absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut
   return compacted;
 }
 
-absl::StatusOr<CheckpointInfo> AutomaticCheckpoints::SaveAs(Point point, const CancelToken* cancel) {
+absl::StatusOr<CallRunner::WriteState> AutomaticCheckpoints::CopyAs(Point point) {
   const CheckpointPlace place{
       .life = life_, .sequence = point.sequence, .version = point.version, .whole = true, .automatic = true};
-  PENSTOCK_ASSIGN_OR_RETURN(CheckpointInfo saved,
-                            runner_->SaveState(IdOf(point.sequence), place, std::move(point.state), cancel));
-  LogInfo("state saved for the journal",
-          {{"pipeline", name_}, {"checkpoint", saved.id}, {"step", std::to_string(saved.step)}});
-  return saved;
+  PENSTOCK_ASSIGN_OR_RETURN(CallRunner::WriteState write,
+                            runner_->CopyState(IdOf(point.sequence), place, std::move(point.state)));
+  return [name = name_, write = std::move(write)](const CancelToken* cancel) -> absl::StatusOr<CheckpointInfo> {
+    PENSTOCK_ASSIGN_OR_RETURN(CheckpointInfo saved, write(cancel));
+    LogInfo("state saved for the journal",
+            {{"pipeline", name}, {"checkpoint", saved.id}, {"step", std::to_string(saved.step)}});
+    return saved;
+  };
 }
 
 void AutomaticCheckpoints::RemoveAll(CheckpointFolder& checkpoints, const std::string& life) {

@@ -3,6 +3,7 @@
 // The checkpoints that keep a journal short, and those from which its replay begins.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -27,10 +28,10 @@ class Clock;
 //            draws them. Later, once a replay would read or take too much, and after a restore, so that no call in the
 //            journal needs a checkpoint that may be deleted. It holds what is accumulated, and for whom (OpenTraining),
 //            but no graph: while a Backward can use one, none is made. Its effect is in it for all calls up to its
-//            sequence, whose outcomes are durable before it is written. So many newest ones are kept.
-// Threads:   the training thread.
-// Fails:     BeforeFirst(): as CheckpointFolder::Save(); After() logs what fails, and tries again after the next call.
-//            Compact(): also GRAPH_OPEN; JOURNAL_BUSY while held; as PipelineJournal::Cut().
+//            sequence, whose outcomes are durable before the state is copied. So many newest ones are kept.
+// Threads:   the training thread, but for After() while nothing is being written; a Write on any, one at a time.
+// Fails:     BeforeFirst(): as CheckpointFolder::Save(); what After() begins logs what fails, and is tried again after
+//            the next call. Compact(): also GRAPH_OPEN; JOURNAL_BUSY while held; as PipelineJournal::Cut().
 class AutomaticCheckpoints {
  public:
   struct Limits {
@@ -61,7 +62,10 @@ class AutomaticCheckpoints {
   absl::Status BeforeFirst(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // The same before any call.
   absl::Status SaveFirst() { return begun_ ? absl::OkStatus() : SaveBegin({}); }
-  void After(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Whether it is time to save, and none is being written; then what was copied is left to write, beside the calls
+  // behind. Null: nothing is.
+  using Write = std::function<void()>;
+  Write After(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
   // A call of the journal that restores a checkpoint was made again.
   void NoteRestored() { restored_ = true; }
   // Before a call that may delete checkpoints: saves one if a replay would need one that a call has restored. Fails:
@@ -83,10 +87,15 @@ class AutomaticCheckpoints {
   void Release() ABSL_LOCKS_EXCLUDED(held_mu_);
 
  private:
-  absl::Status SaveNow() ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
-  // If the state allows it; for what follows, a replay has nothing to do. `cut`: comes when the calls have gone.
-  absl::StatusOr<Compacted> SaveAndCut(const CancelToken* cancel, PipelineJournal::Done cut)
-      ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
+  // Writes what was copied, and takes from the journal what it holds: for what follows, a replay has nothing to do.
+  // `cut`: comes when the calls have gone.
+  using WriteAndCut = std::function<absl::StatusOr<Compacted>(const CancelToken* cancel, PipelineJournal::Done cut)>;
+  // If the state allows it. Until what it returns has gone, nobody copies the journal.
+  absl::StatusOr<WriteAndCut> Copy() ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
+  absl::StatusOr<Compacted> WriteCopy(const CallRunner::WriteState& write, int64_t sequence, const CancelToken* cancel,
+                                      PipelineJournal::Done cut);
+  // A cut that fails is logged.
+  absl::Status CutLater(const WriteAndCut& write) const;
   static bool HasOne(const CheckpointFolder& checkpoints, const std::string& life);
   // The training that is saved, as its calls have left it.
   struct Point {
@@ -95,7 +104,7 @@ class AutomaticCheckpoints {
     TrainingState::Saved state = {};
   };
   absl::Status SaveBegin(Point point);
-  absl::StatusOr<CheckpointInfo> SaveAs(Point point, const CancelToken* cancel = nullptr);
+  absl::StatusOr<CallRunner::WriteState> CopyAs(Point point);
   static void RemoveBeyond(CheckpointFolder& checkpoints, const std::string& life, size_t kept);
 
   const std::string name_;

@@ -310,24 +310,26 @@ std::optional<CheckpointInfo> CallRunner::SavedBy(const Call& call, const std::s
   return same ? std::optional<CheckpointInfo>(*std::move(found)) : std::nullopt;
 }
 
-absl::StatusOr<CheckpointInfo> CallRunner::SaveState(const std::string& id, CheckpointPlace place,
-                                                     TrainingState::Saved state, const CancelToken* cancel) {
-  const MemoryReservation held = TakeMemoryAnyway(memory_, {.kind = MemoryClass::kSnapshots, .pipeline = name_},
-                                                  ByteSize(pipeline_->StateShapes()) + pipeline_->AccumulationBytes());
-  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors tensors, pipeline_->ExportState(true));
+absl::StatusOr<CallRunner::WriteState> CallRunner::CopyState(const std::string& id, CheckpointPlace place,
+                                                             TrainingState::Saved state) {
+  const auto copy = std::make_shared<HeldState>();
+  copy->held = TakeMemoryAnyway(memory_, {.kind = MemoryClass::kSnapshots, .pipeline = name_},
+                                ByteSize(pipeline_->StateShapes()) + pipeline_->AccumulationBytes());
+  PENSTOCK_ASSIGN_OR_RETURN(copy->state, pipeline_->ExportState(true));
   OpenTraining training{.state = std::move(state)};
   PENSTOCK_ASSIGN_OR_RETURN(training.accumulation, pipeline_->ExportAccumulation());
   if (training.none()) training.accumulation.tensors.clear();
   for (NamedTensor& tensor : training.accumulation.tensors) {
-    tensors.push_back({std::string(kTrainingTensors) + tensor.name, std::move(tensor.tensor)});
+    copy->state.push_back({std::string(kTrainingTensors) + tensor.name, std::move(tensor.tensor)});
   }
-  return checkpoints_->Save(id,
-                            {.step = pipeline_->step(),
-                             .spec_digest = origin_.spec_digest,
-                             .specification = Specification(),
-                             .place = std::move(place),
-                             .training = FormatOpenTraining(training)},
-                            tensors, {.cancel = cancel, .beyond_quota = true, .replace = true});
+  CheckpointFacts facts{.step = pipeline_->step(),
+                        .spec_digest = origin_.spec_digest,
+                        .specification = Specification(),
+                        .place = std::move(place),
+                        .training = FormatOpenTraining(training)};
+  return [this, copy, id, facts = std::move(facts)](const CancelToken* cancel) {
+    return checkpoints_->Save(id, facts, copy->state, {.cancel = cancel, .beyond_quota = true, .replace = true});
+  };
 }
 
 void CallRunner::Rotate(int keep, const std::string& saved) const {

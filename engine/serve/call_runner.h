@@ -67,10 +67,11 @@ class CallRunner {
 
   // A call of the training order. A failure has had no effect.
   absl::StatusOr<Executed> Run(Call& call);
-  // Saves the state as it is, whatever the quota and in the place of any of that name. Between calls.
-  // With what calls since the last step have left, and `state`, so that a replay goes on from it.
-  absl::StatusOr<CheckpointInfo> SaveState(const std::string& id, CheckpointPlace place, TrainingState::Saved state,
-                                           const CancelToken* cancel);
+  // Copies the state as it is, with what calls since the last step have left, and `state`, so that a replay goes on from
+  // it. Between calls. What it returns writes the copy, whatever the quota and in the place of any of that name, on any
+  // thread.
+  using WriteState = std::function<absl::StatusOr<CheckpointInfo>(const CancelToken* cancel)>;
+  absl::StatusOr<WriteState> CopyState(const std::string& id, CheckpointPlace place, TrainingState::Saved state);
   int64_t snapshot_bytes() const { return reader_.bytes(); }  // of copies that somebody reads
   // Starts an inference or evaluation; `done` comes once, as the pipeline's callbacks do.
   void StartInference(Call& call, std::function<void(absl::StatusOr<RunOutcome>)> done) const;

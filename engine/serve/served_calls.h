@@ -83,7 +83,7 @@ struct ServedCalls {
   TrainingQueue training ABSL_GUARDED_BY(mu);
   InferenceQueue inference ABSL_GUARDED_BY(mu);
   int64_t unsettled ABSL_GUARDED_BY(mu) = 0;  // calls that have ended, and whose outcome is not durable yet
-  // A save has had its turn, and its checkpoint is being written beside the calls behind it; its end has not come.
+  // A checkpoint is being written beside the calls behind it: of a save, whose end has not come, or an automatic one.
   bool writing ABSL_GUARDED_BY(mu) = false;
   std::vector<std::function<void()>> drained ABSL_GUARDED_BY(mu);
   TimerQueue::TimerId accumulation_timer ABSL_GUARDED_BY(mu) = TimerQueue::kNoTimer;  // of its lease

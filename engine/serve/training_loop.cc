@@ -17,7 +17,7 @@ namespace {
 
 bool LooksAtCheckpoints(const Call& call) {
   return call.As<SaveCall>() != nullptr || call.As<CopyCall>() != nullptr || call.As<RestoreCall>() != nullptr ||
-         call.As<DeleteCall>() != nullptr;
+         call.As<DeleteCall>() != nullptr || call.As<CompactCall>() != nullptr;
 }
 
 // Of a save that is made again, what it replaces or rotates away is not looked at.
@@ -58,7 +58,7 @@ void TrainingLoop::Loop() {
     if (call != nullptr) {
       const absl::Status ran = Guarded("a training call", [&] { Run(call); });
       if (!ran.ok()) Guarded("a training call", [&] { FailRun(call, ran); }).IgnoreError();
-      if (automatic_ != nullptr) Guarded("an automatic checkpoint", [&] { automatic_->After(*call); }).IgnoreError();
+      if (automatic_ != nullptr) Guarded("an automatic checkpoint", [&] { SaveAfter(*call); }).IgnoreError();
     }
     Guarded("the idle reason", [this] { UpdateIdleReason(); }).IgnoreError();
     {
@@ -145,6 +145,25 @@ void TrainingLoop::Write(const CallPointer& call, absl::StatusOr<Executed> execu
     Settle(call, std::move(executed), token);
   });
   if (!ended.ok()) Guarded("a save", [&] { FailRun(call, ended); }).IgnoreError();
+  EndWriting();
+}
+
+void TrainingLoop::SaveAfter(const Call& call) {
+  AutomaticCheckpoints::Write write = automatic_->After(call);
+  if (write == nullptr) return;
+  JobThread::Prepared job = JobThread::Prepare([this, write = std::move(write)]() mutable {
+    Guarded("an automatic checkpoint", write).IgnoreError();
+    write = nullptr;  // the copy goes before a drain ends
+    EndWriting();
+  });
+  {
+    absl::MutexLock lock(&calls_->mu);
+    calls_->writing = true;
+  }
+  writer_->Post(std::move(job));
+}
+
+void TrainingLoop::EndWriting() {
   {
     absl::MutexLock lock(&calls_->mu);
     calls_->writing = false;

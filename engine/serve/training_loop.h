@@ -27,7 +27,7 @@ class TimerQueue;
 // Runs the calls of the training order, one after another, and tells the stages what they wait for.
 //
 // Model:     a save has had its turn when the state is copied. The copy is written beside the calls behind it, one at a
-//            time; calls that look at checkpoints, or change them, wait for that.
+//            time; calls that look at checkpoints, or change them, wait for that. So it is with automatic checkpoints.
 // Owns:      the threads `ps-train` and `ps-save`. What it is made of outlives it; graphs may outlive it.
 // Threads:   its own.
 // Lifecycle: Start(); the thread ends when ServedCalls is stopping, and Join() waits for that.
@@ -60,6 +60,8 @@ class TrainingLoop {
   absl::StatusOr<Executed> Execute(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // What must stand in checkpoints before the call runs.
   absl::Status PrepareJournal(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Begins an automatic checkpoint, if it is time for one.
+  void SaveAfter(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Waits until no save is being written.
   void AwaitWritten() const ABSL_LOCKS_EXCLUDED(calls_->mu);
   // What is left to do of a call that was executed.
@@ -69,6 +71,7 @@ class TrainingLoop {
       ABSL_LOCKS_EXCLUDED(calls_->mu);
   void Write(const CallPointer& call, absl::StatusOr<Executed> executed, const std::string& token)
       ABSL_LOCKS_EXCLUDED(calls_->mu);
+  void EndWriting() ABSL_LOCKS_EXCLUDED(calls_->mu);
   // The end of a run that an exception has left.
   void FailRun(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Tells how a run went; of a call in the journal, when that is durable.

@@ -382,6 +382,74 @@ TEST(JournalledSaves, ACheckpointOfTheJournalWaitsForTheOutcomeOfTheSaveBeforeIt
   EXPECT_TRUE(engine.OutcomeOf(step).ok());
 }
 
+TEST(JournalledSaves, StepsGoOnWhileAnAutomaticCheckpointIsWrittenWhichHoldsNoneOfThem) {
+  const AutomaticCheckpoints::Limits limits{.replay_bytes = 0, .replay_nanos = 0, .kept = 2};
+  JournalledEngine engine(limits);
+  ASSERT_TRUE(engine.Begin().ok());
+  const auto step = [&](int number) { return engine.OutcomeOf(StartStep(engine, number)); };
+  const auto compact = [&](StateCallback done) { engine.hosted().CompactJournal({.caller = "ann"}, std::move(done)); };
+  ASSERT_TRUE(step(0).ok());
+  ASSERT_TRUE(JournalledEngine::Wait(compact).ok());  // all is written
+  const size_t checkpoints = engine.Checkpoints().size();
+  engine.files.HoldWrites();
+  ASSERT_TRUE(step(1).ok());
+  engine.files.AwaitHeldWrite();
+  ASSERT_TRUE(step(2).ok());
+  ASSERT_TRUE(step(3).ok());
+  EXPECT_EQ(engine.hosted().statistics().journal_calls, 3) << "nothing is cut before it is written";
+  EXPECT_EQ(engine.Checkpoints().size(), checkpoints);
+  const Later compaction(compact);
+  Eventually([&] { return engine.hosted().statistics().train_queue_calls == 0; });
+  EXPECT_FALSE(compaction.done()) << "one is written at a time";
+  engine.files.ResumeWrites();
+  ASSERT_TRUE(compaction.answer().ok()) << compaction.answer().status();
+  EXPECT_EQ(engine.hosted().statistics().journal_calls, 0);
+  const NamedTensors state = engine.State();
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_TRUE(Same(engine.State(), state));
+}
+
+TEST(JournalledSaves, ADeathWhileAnAutomaticCheckpointIsWrittenLosesNoStep) {
+  JournalledEngine engine({.replay_bytes = 0, .replay_nanos = 0, .kept = 2});
+  ASSERT_TRUE(engine.Begin().ok());
+  const auto step = [&](int number) { return engine.OutcomeOf(StartStep(engine, number)); };
+  ASSERT_TRUE(step(0).ok());
+  ASSERT_TRUE(JournalledEngine::Wait([&](StateCallback done) {
+                engine.hosted().CompactJournal({.caller = "ann"}, std::move(done));
+              }).ok());
+  engine.files.HoldWrites();
+  ASSERT_TRUE(step(1).ok());
+  engine.files.AwaitHeldWrite();
+  ASSERT_TRUE(step(2).ok());
+  const NamedTensors state = engine.State();
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_TRUE(Same(engine.State(), state));
+  EXPECT_EQ(engine.hosted().statistics().step, 3);
+}
+
+// A save is written whenever a step ends: what a replay would read is bounded all the same.
+TEST(JournalledSaves, AnAutomaticCheckpointWaitsForASaveThatIsWrittenAndComes) {
+  JournalledEngine engine({.replay_bytes = 0, .replay_nanos = 0, .kept = 2});
+  ASSERT_TRUE(engine.Begin().ok());
+  const auto save = [&](int number) {
+    return Later([&](StateCallback done) {
+      engine.hosted().SaveCheckpoint(JournalledEngine::As(absl::StrCat("save", number)),
+                                     {.id = absl::StrCat("mine", number)}, std::move(done));
+    });
+  };
+  for (int i = 0; i < 4; ++i) {
+    engine.files.HoldWrites();
+    const absl::StatusOr<Accepted> step = StartStep(engine, i);
+    const Later saved = save(i);
+    engine.files.ResumeWrites();
+    ASSERT_TRUE(engine.OutcomeOf(step).ok());
+    ASSERT_TRUE(saved.answer().ok());
+  }
+  Eventually([&] { return engine.hosted().statistics().journal_calls <= 1; });
+}
+
 // Every so many syncs one is taken: all of them, where that takes seconds.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int64_t kStride = 7;
