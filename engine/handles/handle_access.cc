@@ -145,7 +145,7 @@ absl::StatusOr<CancelEffect> HandleStore::RequestCancel(const std::string& calle
     producer = entry->producer;
   }
   const CancelEffect effect = producer == nullptr ? CancelEffect::kCancelled : producer->RequestCancel();
-  if (effect != CancelEffect::kNotCancellable) Cancel(name.id);
+  if (effect == CancelEffect::kCancelled) Cancel(name.id);
   return effect;
 }
 

@@ -60,8 +60,8 @@ enum class CancelEffect { kCancelled, kCancelling, kNotCancellable };
 class HandleProducer {
  public:
   virtual ~HandleProducer() = default;
-  // Someone wants the call to stop. Unless kNotCancellable, the store then makes the handle
-  // CANCELLED by itself; the producer does so for the call's other handles.
+  // Someone wants the call to stop. After kCancelled, the store makes the handle CANCELLED by itself; the producer does
+  // so for the call's other handles, and after kCancelling for all of them, at once or when the world may be told.
   virtual CancelEffect RequestCancel() = 0;
   // The owner released a PENDING handle for which no other caller waits. Called once per handle.
   virtual void Abandon(const HandleId& id) = 0;

@@ -131,15 +131,13 @@ void Acceptor::FulfilAgain(const Call& call, CallJournal::Earlier earlier) {
     return;
   }
   if (accepted.outputs.has_value()) settlement_->FulfilValues(accepted.outputs->id, std::move(kept->outputs));
-  const absl::StatusOr<HandlePin> pin = handles.Pin(call.context.caller, kept->graph);
-  const absl::StatusOr<std::shared_ptr<Graph>> graph = pin.ok() ? pin->graph() : pin.status();
-  if (!graph.ok()) return handles.Fail(accepted.graph->id, graph.status());
+  bool usable = false;
   {
     absl::MutexLock lock(&calls_->mu);
-    calls_->training.Rename(kept->graph.id, accepted.graph->id);
+    usable = calls_->training.Rename(kept->graph_id, accepted.graph->id);
   }
-  handles.Fulfil(accepted.graph->id, *graph);
-  handles.Release(call.context.caller, kept->graph).IgnoreError();
+  if (!usable) return handles.Fail(accepted.graph->id, GraphConsumed());
+  handles.Fulfil(accepted.graph->id, std::move(kept->graph));
 }
 
 std::optional<absl::StatusOr<StateAnswer>> Acceptor::StateRecordedBefore(const Call& call) {

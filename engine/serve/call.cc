@@ -112,6 +112,10 @@ absl::Status CallLeftInJournal() {
                "the daemon stops; the call is in the journal and runs after the restart: ask again by its request_id");
 }
 
+absl::Status GraphConsumed() {
+  return Error(absl::StatusCode::kFailedPrecondition, "GRAPH_CONSUMED", "a Backward has used up this graph");
+}
+
 absl::Status CancelledCall() { return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the call was cancelled"); }
 
 }  // namespace penstock

@@ -125,6 +125,8 @@ using CallPointer = std::shared_ptr<Call>;
 
 // The error of a call that was cancelled.
 absl::Status CancelledCall();
+// Of a graph that no other Backward can use.
+absl::Status GraphConsumed();
 // UNAVAILABLE / DRAINING of one that stands in the journal and has not run: it runs after the restart.
 absl::Status CallLeftInJournal();
 

@@ -19,12 +19,18 @@ CallStatus StatusOf(const absl::Status& error) {
   return absl::IsCancelled(error) ? CallStatus::kCancelled : CallStatus::kFailed;
 }
 
-// Of a call that has run: a restart makes it again.
+// Of a call that a restart makes.
 absl::Status LostOutcome(const absl::Status& cause) {
   return Error(absl::StatusCode::kFailedPrecondition, "JOURNAL_STOPPED",
                absl::StrCat("the journal takes nothing until a restart, since the outcome of a call could not be "
                             "recorded: ",
                             cause.message()));
+}
+
+// Of a call that the request log has forgotten before it has ended.
+absl::Status StillOpen() {
+  return Error(absl::StatusCode::kUnavailable, "CALL_OPEN",
+               "an earlier attempt at the call has not ended: ask again for its answer");
 }
 
 }  // namespace
@@ -121,10 +127,13 @@ void CallJournal::CountIndex() {
 
 void CallJournal::RecordEnd(const CallPointer& call, const CallAnswer& answer,
                             std::function<void(const absl::Status&)> then) {
-  const auto end = [this, ran = call->started_nanos != 0, then = std::move(then)](const absl::Status& status) {
-    if (!status.ok()) Note(status, ran);
+  const auto end = [this, call, then = std::move(then)](const absl::Status& recorded) {
+    // What the journal has not taken is not made again.
+    const bool lost = !recorded.ok() && IsDurable(*call);
+    const bool told = lost || ReasonOf(recorded) == "JOURNAL_STOPPED";
+    if (told) Note(recorded, lost);
     CountIndex();
-    Guarded("the end of a call", [&] { then(status); }).IgnoreError();
+    Guarded("the end of a call", [&] { then(told ? recorded : absl::OkStatus()); }).IgnoreError();
     {
       absl::MutexLock lock(&calls_->mu);
       --calls_->unsettled;
@@ -148,6 +157,11 @@ void CallJournal::RecordEnd(const CallPointer& call, const CallAnswer& answer,
   if (!queued.ok()) end(queued);  // whoever waits is told so, and a drain ends
 }
 
+bool CallJournal::IsDurable(Call& call) const {
+  absl::MutexLock lock(&calls_->mu);
+  return calls_->Of(call).durable;
+}
+
 void CallJournal::AwaitSettled() const {
   const auto settled = [this] {
     calls_->mu.AssertReaderHeld();
@@ -161,7 +175,12 @@ absl::StatusOr<std::optional<CallJournal::Earlier>> CallJournal::FindEarlier(con
   if (call.context.request_id.empty() || !Keeps(call)) return std::optional<Earlier>();
   PENSTOCK_ASSIGN_OR_RETURN(const std::optional<RecordedCall> found,
                             journal_->FindRequest(call.context.caller, call.method(), call.context.request_id));
-  if (!found.has_value() || found->outcome.status == CallStatus::kAccepted) return std::optional<Earlier>();
+  if (!found.has_value()) return std::optional<Earlier>();
+  if (found->outcome.status == CallStatus::kAccepted) {
+    absl::MutexLock lock(&calls_->mu);
+    if (calls_->log.Contains(call.key())) return std::optional<Earlier>();
+    return StillOpen();
+  }
   if (found->payload_digest != call.context.recorded_digest) return RequestIdReused(call.context.request_id);
   PENSTOCK_ASSIGN_OR_RETURN(CallAnswer answer, records_->ReadAnswer(found->outcome.bytes));
   return std::optional<Earlier>(Earlier{found->sequence, std::move(answer)});
@@ -173,9 +192,10 @@ bool CallJournal::Knows(const RequestKey& key) {
 }
 
 void CallJournal::Keep(int64_t sequence, KeptForward forward, size_t limit) {
+  std::map<int64_t, KeptForward>::node_type gone;  // freed without the lock
   absl::MutexLock lock(&kept_mu_);
   kept_.emplace(sequence, std::move(forward));
-  if (kept_.size() > limit) kept_.erase(kept_.begin());
+  if (kept_.size() > limit) gone = kept_.extract(kept_.begin());
 }
 
 std::optional<CallJournal::KeptForward> CallJournal::TakeKept(int64_t sequence) {
@@ -191,6 +211,13 @@ void CallJournal::ForgetKept() {
   std::map<int64_t, KeptForward> gone;  // freed without the lock
   absl::MutexLock lock(&kept_mu_);
   gone.swap(kept_);
+}
+
+std::map<int64_t, absl::Duration> CallJournal::KeptLeases() const {
+  std::map<int64_t, absl::Duration> leases;
+  absl::MutexLock lock(&kept_mu_);
+  for (const auto& [sequence, forward] : kept_) leases.emplace(sequence, forward.lease);
+  return leases;
 }
 
 void CallJournal::Note(const absl::Status& status, bool outcome_is_lost) {

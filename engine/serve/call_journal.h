@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "engine/handles/handle_name.h"
 #include "engine/journal/pipeline_journal.h"
 #include "engine/ledger/memory_ledger.h"
@@ -62,7 +63,8 @@ class CallJournal {
   // Waits until every call that has run is settled, and every save written.
   void AwaitSettled() const ABSL_LOCKS_EXCLUDED(calls_->mu);
 
-  // How an earlier attempt at the call went, if it is known. Fails: REQUEST_ID_REUSED.
+  // How an earlier attempt at the call went, if it is known here and not to the request log. Fails: REQUEST_ID_REUSED,
+  // CALL_OPEN.
   struct Earlier {
     int64_t sequence = 0;
     CallAnswer answer;
@@ -70,14 +72,18 @@ class CallJournal {
   absl::StatusOr<std::optional<Earlier>> FindEarlier(const Call& call);
   bool Knows(const RequestKey& key);
 
-  // A Forward that a replay has made again, whose caller may still ask for its results.
+  // A Forward that a replay has made again, whose caller may still ask for its results. It is nobody's handle.
   struct KeptForward {
-    HandleName graph;
+    HandleId graph_id;  // by which the training order knows its graph
+    std::shared_ptr<Graph> graph;
     NamedValues outputs;
+    absl::Duration lease = absl::ZeroDuration();  // that it was asked for; 0: the default
   };
   void Keep(int64_t sequence, KeptForward forward, size_t limit) ABSL_LOCKS_EXCLUDED(kept_mu_);
   std::optional<KeptForward> TakeKept(int64_t sequence) ABSL_LOCKS_EXCLUDED(kept_mu_);
   void ForgetKept() ABSL_LOCKS_EXCLUDED(kept_mu_);
+  // Their leases, by sequence.
+  std::map<int64_t, absl::Duration> KeptLeases() const ABSL_LOCKS_EXCLUDED(kept_mu_);
 
   PipelineJournal& journal() const { return *journal_; }
   const CallRecords& records() const { return *records_; }
@@ -91,7 +97,8 @@ class CallJournal {
   absl::StatusOr<NamedValues> ValuesOf(const Call& call) const;
   void OnAppended(const CallPointer& call, const absl::Status& status) ABSL_LOCKS_EXCLUDED(calls_->mu);
   void CountIndex() ABSL_LOCKS_EXCLUDED(kept_mu_);
-  // Keeps why the journal is of no more use, if that is so. `outcome_is_lost`: of a call that has run.
+  bool IsDurable(Call& call) const ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Keeps why the journal is of no more use, if that is so. `outcome_is_lost`: of a call that is durable.
   void Note(const absl::Status& status, bool outcome_is_lost) ABSL_LOCKS_EXCLUDED(kept_mu_);
 
   const std::unique_ptr<PipelineJournal> journal_;

@@ -67,7 +67,9 @@ absl::Status CallReplay::Repeat(CallRow row, int64_t from) {
     const CallPointer& call = made->call;
     call->repeated = true;
     call->again = open;
+    if (done) call->context.expected_state.clear();  // it was as expected
     const absl::StatusOr<Executed> executed = parts_.training->Repeat(call);
+    if (call->accepted.graph.has_value()) KeepForward(row, call, executed);
     if (open) {
       ++report_.finished;
       PENSTOCK_RETURN_IF_ERROR(Finish(*made, executed));
@@ -76,9 +78,9 @@ absl::Status CallReplay::Repeat(CallRow row, int64_t from) {
       PENSTOCK_RETURN_IF_ERROR(executed.status());
       PENSTOCK_RETURN_IF_ERROR(Compare(row, call, executed));
     }
-    if (executed.ok() && call->As<ForwardCall>() != nullptr) KeepForward(row, call, *executed);
     return absl::OkStatus();
   }();
+  LetGo(row);
   if (repeated.ok()) return repeated;
   return WithPrefix(WithValue(repeated, "sequence", absl::StrCat(row.sequence)),
                     absl::StrCat("call ", row.sequence, " of the journal, ", row.method, ", can't be made again: "));
@@ -99,7 +101,9 @@ absl::StatusOr<CallReplay::Made> CallReplay::Make(const CallRow& row) {
   const auto call = std::make_shared<Call>(std::move(repeated.context), std::move(repeated.request));
   CallResults results;
   if (const auto* write = call->As<WriteCall>()) {
-    PENSTOCK_ASSIGN_OR_RETURN(call->inputs, parts_.preparation->PinWritten(row.identity, *write));
+    absl::StatusOr<CallInputs> written = parts_.preparation->PinWritten(row.identity, *write);
+    for (const HandleName& handle : write->handles) parts_.handles->Withdraw(handle.id);  // pinned, it stays so long
+    PENSTOCK_ASSIGN_OR_RETURN(call->inputs, std::move(written));
   } else {
     PENSTOCK_ASSIGN_OR_RETURN(results, parts_.preparation->Prepare(*call, std::move(sources)));
     if (results.graph) {
@@ -196,12 +200,24 @@ absl::Status CallReplay::Compare(const CallRow& row, const CallPointer& call,
   return absl::OkStatus();
 }
 
-void CallReplay::KeepForward(const CallRow& row, const CallPointer& call, Executed executed) {
+void CallReplay::KeepForward(const CallRow& row, const CallPointer& call, const absl::StatusOr<Executed>& executed) {
   const HandleName& name = *call->accepted.graph;
-  parts_.handles->Fulfil(name.id, std::move(executed.graph));
-  if (last_use_.contains(row.sequence)) graphs_.emplace(row.sequence, name);
+  if (executed.ok() && last_use_.contains(row.sequence)) {
+    parts_.handles->Fulfil(name.id, executed->graph);
+    graphs_.emplace(row.sequence, name);
+  } else {
+    parts_.handles->Withdraw(name.id);
+  }
+  if (!executed.ok()) return;
   // Also of one whose Backward has come: its caller may not know that, and asks for both again.
-  parts_.journal->Keep(row.sequence, {name, std::move(executed.run.outputs)}, parts_.kept_forwards);
+  parts_.journal->Keep(row.sequence, {name.id, executed->graph, executed->run.outputs, call->context.lease},
+                       parts_.kept_forwards);
+}
+
+void CallReplay::LetGo(const CallRow& row) {
+  const auto use = last_use_.find(row.forward_sequence);
+  if (use == last_use_.end() || use->second != row.sequence) return;
+  if (const auto graph = graphs_.extract(row.forward_sequence)) parts_.handles->Withdraw(graph.mapped().id);
 }
 
 }  // namespace penstock

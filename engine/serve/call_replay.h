@@ -33,7 +33,7 @@ struct ReplayReport {
 //            had failed or was cancelled had no effect, and is left out; one without an outcome is made now, and its
 //            outcome recorded. Saves, copies and deletions of checkpoints are made only where they have no outcome. Every
 //            Forward is made again, for its draws count; its graph is kept as long as a Backward of the journal, or a
-//            retry, can ask for it.
+//            retry, can ask for it. When it is over, no handle is left of it.
 // Threads:   one, before the pipeline accepts anything.
 // Fails:     JOURNAL_CORRUPT; a call that ended well and fails now fails the replay, naming its sequence: the state
 //            could not be what was told. WORK_CANCELLED where `wanted` says no.
@@ -71,11 +71,14 @@ class CallReplay {
   absl::Status FinishRow(const CallRow& row, const absl::Status& error);
   absl::Status AwaitRecorded(const std::function<void(PipelineJournal::Done)>& record) const;
   absl::Status Compare(const CallRow& row, const CallPointer& call, const absl::StatusOr<Executed>& executed);
-  void KeepForward(const CallRow& row, const CallPointer& call, Executed executed);
+  // Keeps what a Forward has given. The handle of its graph stays only where a call of the journal goes on from it.
+  void KeepForward(const CallRow& row, const CallPointer& call, const absl::StatusOr<Executed>& executed);
+  // No call behind this one goes on from the graph that it has used.
+  void LetGo(const CallRow& row);
 
   const Parts parts_;
   std::map<int64_t, int64_t> last_use_;   // of a graph, by the sequence of its Forward
-  std::map<int64_t, HandleName> graphs_;  // of the Forwards that were made again, by sequence
+  std::map<int64_t, HandleName> graphs_;  // with uses to come, by the sequence of their Forwards
   ReplayReport report_;
 };
 

@@ -88,6 +88,8 @@ CancelEffect Cancellation::Cancel(const CallPointer& call) {
       effect = CancelEffect::kCancelling;
     } else {
       RemoveQueued(*calls_, call);
+      // Until that is durable, a restart would make the call.
+      if (journal_ != nullptr && calls_->Of(call).appended) effect = CancelEffect::kCancelling;
     }
   }
   Settle(call, cancelled_);

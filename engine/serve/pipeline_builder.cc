@@ -82,6 +82,8 @@ absl::StatusOr<std::optional<LoadedCheckpoint>> PipelineBuilder::FindBase(const 
     if (loaded.ok()) return std::optional<LoadedCheckpoint>(*std::move(loaded));
     LogError("a checkpoint of the journal can't be read",
              {{"pipeline", name}, {"checkpoint", info.id}, {"error", std::string(loaded.status().message())}});
+    // One that can be read another time would bring calls along that have the numbers of those made meanwhile.
+    if (!absl::IsDataLoss(loaded.status())) return loaded.status();
     if (damage.ok()) damage = loaded.status();
   }
   if (!damage.ok()) return damage;

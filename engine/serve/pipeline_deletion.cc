@@ -125,7 +125,7 @@ absl::Status PipelineTable::DeleteNow(const RequestKey& key, const std::string& 
     builder_.options().handles->ReleasePipeline(name);
   }).IgnoreError();
   absl::Status purged;
-  if (purge) {
+  if (purge && recorded.ok()) {  // else the next start makes it again, from its checkpoints
     purged = attempt("can't remove the checkpoints of a deleted pipeline", [&] {
       const absl::Status left = Guarded("a purge", [&] { return pipeline->PurgeCheckpoints(); });
       return WithPrefix(WithValue(left, "pipeline", name), "the pipeline is deleted, but not all of its checkpoints: ");

@@ -1,6 +1,7 @@
 // The pipelines that outlive the process: what is recorded of them, and how they are made again.
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <set>
 #include <utility>
@@ -107,6 +108,11 @@ absl::Status PipelineTable::Recover(std::function<void()> done) {
     if (is_life && !lives.contains(folder)) {
       PENSTOCK_RETURN_IF_ERROR(RealFileSystem()->RemoveAll(absl::StrCat(above, "/", folder)));
     }
+  }
+  const CheckpointStore& checkpoints = *builder_.options().checkpoints;
+  for (const CheckpointInfo& info : checkpoints.List("", "", std::numeric_limits<size_t>::max())) {
+    if (!info.place.automatic || lives.contains(info.place.life)) continue;
+    AutomaticCheckpoints::RemoveAll(*checkpoints.FindFolder(info.pipeline), info.place.life);
   }
   for (const JournalledPipeline& row : rows) {
     auto planning =

@@ -243,8 +243,11 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
     }
   }
   if (!made.ok()) {
-    if (!life.empty())
+    if (!life.empty()) {
       RealFileSystem()->RemoveAll(builder_.JournalFolder(life)).IgnoreError();  // else the next start does
+      const std::shared_ptr<CheckpointFolder> folder = builder_.options().checkpoints->FindFolder(name);
+      if (folder != nullptr) AutomaticCheckpoints::RemoveAll(*folder, life);
+    }
     LogWarning(
         "pipeline not created",
         {{"pipeline", name}, {"reason", ReasonOf(made.status())}, {"error", std::string(made.status().message())}});

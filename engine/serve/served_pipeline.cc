@@ -68,6 +68,12 @@ absl::Status ServedPipeline::Replay(int64_t from, std::function<bool()> wanted) 
                      .kept_forwards = static_cast<size_t>(options_.open_graphs),
                      .wanted = std::move(wanted)});
   PENSTOCK_ASSIGN_OR_RETURN(const ReplayReport report, replay.Run(from));
+  // Who asks for a Forward again must do so within its lease, which begins anew.
+  for (auto [sequence, lease] : journal_->KeptLeases()) {
+    if (lease == absl::ZeroDuration()) lease = options_.handles->options().default_lease;
+    options_.timers->Add(options_.clock->NowNanos() + absl::ToInt64Nanoseconds(lease),
+                         calls_.WhileItLives([this, sequence = sequence] { journal_->TakeKept(sequence); }));
+  }
   if (options_.metrics != nullptr) options_.metrics->step_number.Set(static_cast<double>(pipeline_->step()));
   if (report.repeated == 0 && report.finished == 0) return absl::OkStatus();
   LogInfo("calls of the journal made again", {{"pipeline", options_.name},
@@ -206,7 +212,9 @@ void ServedPipeline::DrainAs(State state, bool force, std::function<void()> done
 
 void ServedPipeline::Resume() {
   absl::MutexLock lock(&calls_.mu);
-  if (calls_.state == State::kDraining) calls_.state = State::kReady;
+  if (calls_.state != State::kDraining) return;
+  calls_.state = State::kReady;
+  watch_.Watch(calls_);  // a lease that was over meanwhile
 }
 
 void ServedPipeline::SaveLast(LastSave save, std::shared_ptr<CancelToken> cancel, LastSaveCallback done) {

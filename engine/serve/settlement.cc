@@ -112,8 +112,7 @@ void Settlement::Invalidate(const Call& call, const std::vector<HandleId>& stale
         id, Error(absl::StatusCode::kFailedPrecondition, "GRAPH_STALE", "the weights have changed since this forward"));
   }
   if (const auto* backward = call.As<BackwardCall>(); backward != nullptr && !backward->retain_graph) {
-    handles_->Invalidate(backward->graph.id, Error(absl::StatusCode::kFailedPrecondition, "GRAPH_CONSUMED",
-                                                   "a Backward has used up this graph"));
+    handles_->Invalidate(backward->graph.id, GraphConsumed());
   }
 }
 

@@ -60,8 +60,13 @@ absl::Status StateCopy::CheckFolder() const {
 absl::StatusOr<CopiedState> StateCopy::CopyAll() const {
   FileSystem* const files = RealFileSystem();
   const size_t slash = unfinished_.rfind('/');
-  PENSTOCK_RETURN_IF_ERROR(
-      Blobs::MakeDurableFolder(files, unfinished_.substr(0, slash), unfinished_.substr(slash + 1)));
+  const absl::Status made =
+      Blobs::MakeDurableFolder(files, unfinished_.substr(0, slash), unfinished_.substr(slash + 1));
+  if (absl::IsResourceExhausted(made)) return made;
+  if (!made.ok()) {
+    return InvalidField("folder", absl::StrCat("must stand where the daemon may write (", made.message(), ")"),
+                        Shortened(folder_));
+  }
   for (const char* name : {"journal", "pipelines"}) {
     PENSTOCK_RETURN_IF_ERROR(Blobs::MakeDurableFolder(files, unfinished_, name));
   }
@@ -118,16 +123,18 @@ absl::StatusOr<CopiedState::Copied> StateCopy::CopyPipeline(const JournalledPipe
   pipeline.HoldJournal();
   const absl::Cleanup release = [&pipeline] { pipeline.ReleaseJournal(); };
   const std::string folder = absl::StrCat(unfinished_, "/journal/", row.life);
+  const std::vector<CheckpointInfo> stood = pipeline.ListCheckpoints();
   PENSTOCK_RETURN_IF_ERROR(pipeline.journal()->journal().BackUp(folder));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<PipelineJournal> copy,
                             PipelineJournal::Open(folder, parts_.clock, parts_.options));
   CopiedState::Copied copied{.pipeline = row.name, .sequence = copy->last_sequence()};
-  PENSTOCK_ASSIGN_OR_RETURN(copied.checkpoints, CopyCheckpoints(row, *copy));
+  PENSTOCK_ASSIGN_OR_RETURN(copied.checkpoints, CopyCheckpoints(row, *copy, stood));
   PENSTOCK_RETURN_IF_ERROR(copy->Close());
   return copied;
 }
 
-absl::StatusOr<int64_t> StateCopy::CopyCheckpoints(const JournalledPipeline& row, PipelineJournal& journal) const {
+absl::StatusOr<int64_t> StateCopy::CopyCheckpoints(const JournalledPipeline& row, PipelineJournal& journal,
+                                                   const std::vector<CheckpointInfo>& stood) const {
   const std::shared_ptr<CheckpointFolder> folder = parts_.checkpoints->FindFolder(row.name);
   if (folder == nullptr) return 0;
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> restored, Restored(journal));
@@ -136,7 +143,12 @@ absl::StatusOr<int64_t> StateCopy::CopyCheckpoints(const JournalledPipeline& row
   bool begins = journal.cut_sequence() == 0;
   for (const CheckpointInfo& info : folder->List()) {
     const bool own = info.place.life == row.life;
-    if (!info.damage.empty() || (own && info.place.sequence > journal.last_sequence())) continue;
+    // The numbers of some calls stand in no journal: those of reads.
+    const bool newer = own && info.place.sequence > journal.last_sequence() &&
+                       std::none_of(stood.begin(), stood.end(), [&](const CheckpointInfo& one) {
+                         return one.id == info.id && one.place.sequence == info.place.sequence;
+                       });
+    if (!info.damage.empty() || newer) continue;
     const bool base = own && info.place.whole && info.place.sequence >= journal.cut_sequence();
     const bool wanted =
         info.place.automatic ? base : named_ || std::find(restored.begin(), restored.end(), info.id) != restored.end();

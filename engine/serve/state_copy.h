@@ -43,8 +43,8 @@ struct CopiedState {
 //
 // Model:     The daemon's journal comes first: it says which pipelines the copy has. A pipeline that is deleted
 //            meanwhile is taken out of it again. Of each pipeline the journal comes first, then the checkpoints that it
-//            reaches back to; while that lasts, neither is cut nor rotated. A checkpoint that is newer than the copied
-//            journal is left out, for the calls that it holds would not be known. So each pipeline of the copy has the
+//            reaches back to; while that lasts, neither is cut nor rotated. A checkpoint that came meanwhile and is newer than
+//            the copied journal is left out, for the calls that it holds would not be known. So each pipeline of the copy has the
 //            state after some call that was accepted while the copy was made. The copy is opened and verified, and gets
 //            its name when it is whole.
 // Threads:   one that may wait for the disk. Pipelines go on.
@@ -80,7 +80,9 @@ class StateCopy {
   absl::StatusOr<CopiedState> CopyAll() const;
   absl::Status CopyOne(const JournalledPipeline& row, DaemonJournal* copy, CopiedState* state) const;
   absl::StatusOr<CopiedState::Copied> CopyPipeline(const JournalledPipeline& row, const ServedPipeline& pipeline) const;
-  absl::StatusOr<int64_t> CopyCheckpoints(const JournalledPipeline& row, PipelineJournal& journal) const;
+  // `stood`: those that stood before the journal was copied.
+  absl::StatusOr<int64_t> CopyCheckpoints(const JournalledPipeline& row, PipelineJournal& journal,
+                                          const std::vector<CheckpointInfo>& stood) const;
   // Those that calls of the journal restore.
   absl::StatusOr<std::vector<std::string>> Restored(PipelineJournal& journal) const;
   absl::Status CopyNamed(const CopiedState& state) const;

@@ -20,10 +20,9 @@ bool LooksAtCheckpoints(const Call& call) {
          call.As<DeleteCall>() != nullptr || call.As<CompactCall>() != nullptr;
 }
 
-// Of a save that is made again, what it replaces or rotates away is not looked at.
 bool MayDeleteCheckpoints(const Call& call) {
   const auto* save = call.As<SaveCall>();
-  return call.As<DeleteCall>() != nullptr || (save != nullptr && !call.repeated && (save->replace || save->keep > 0));
+  return call.As<DeleteCall>() != nullptr || (save != nullptr && (save->replace || save->keep > 0));
 }
 
 absl::Status PassedDeadline() {

@@ -92,10 +92,13 @@ bool TrainingQueue::graphs_open() const {
   return std::any_of(graphs_.begin(), graphs_.end(), [](const OpenGraph& graph) { return !graph.graph.expired(); });
 }
 
-void TrainingQueue::Rename(const HandleId& from, const HandleId& to) {
+bool TrainingQueue::Rename(const HandleId& from, const HandleId& to) {
   for (OpenGraph& graph : graphs_) {
-    if (graph.id == from) graph.id = to;
+    if (graph.id != from) continue;
+    graph.id = to;
+    return !graph.graph.expired();
   }
+  return false;
 }
 
 std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& executed, int64_t now) {

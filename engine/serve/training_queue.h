@@ -70,8 +70,8 @@ class TrainingQueue {
 
   // The sequence of the Forward that a Backward goes with, if its graph can still be used; else 0.
   int64_t ForwardOf(const Call& call) const;
-  // The graph has another handle from now on.
-  void Rename(const HandleId& from, const HandleId& to);
+  // The graph has another handle from now on. Returns whether a Backward can still use it.
+  bool Rename(const HandleId& from, const HandleId& to);
   // Of a call that is made again, which was never in this queue.
   void SkipTo(int64_t sequence) { sequence_ = std::max(sequence_, sequence); }
   // Whether the state is the effect of whole steps: nothing is accumulated, no graph can be used, draws begin anew, and

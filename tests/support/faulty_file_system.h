@@ -43,6 +43,11 @@ class FaultyFileSystem : public FileSystem {
     absl::MutexLock lock(&mu_);
     throw_in_ = method;
   }
+  // Reads of files fail whose paths have this part; empty: none do.
+  void FailReadsOf(const std::string& part) {
+    absl::MutexLock lock(&mu_);
+    fail_reads_of_ = part;
+  }
   // The process dies before this change of the disk, counted from now: it and all later ones never happen.
   void DieBeforeChange(int64_t in) {
     absl::MutexLock lock(&mu_);
@@ -76,6 +81,10 @@ class FaultyFileSystem : public FileSystem {
   }
   absl::StatusOr<std::string> Read(const std::string& path) override {
     MayThrow("Read");
+    {
+      absl::MutexLock lock(&mu_);
+      if (!fail_reads_of_.empty() && path.find(fail_reads_of_) != std::string::npos) return Fault("read");
+    }
     return files_->Read(path);
   }
   absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override {
@@ -180,6 +189,7 @@ class FaultyFileSystem : public FileSystem {
   RenameFault rename_fault_ = RenameFault::kNotDone;
   int64_t die_ = -1;
   std::string throw_in_;
+  std::string fail_reads_of_;
   bool writes_held_ = false;
   bool write_stands_ = false;
   int64_t changes_ = 0;

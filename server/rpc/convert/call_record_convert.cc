@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint_store.h"
@@ -137,6 +138,8 @@ std::string WireCallRecords::WriteCall(const Call& call) const {
   message.set_session(call.context.session);
   message.set_request(call.context.record);
   message.set_expiry(call.As<ExpireCall>() != nullptr);
+  message.set_expected_state(call.context.expected_state);
+  if (call.As<ForwardCall>() != nullptr) message.set_lease_nanos(absl::ToInt64Nanoseconds(call.context.lease));
   return message.SerializeAsString();
 }
 
@@ -201,6 +204,8 @@ absl::StatusOr<RepeatedCall> WireCallRecords::ReadCall(const std::string& method
     return call;
   }
   call.context.record = message.request();
+  call.context.lease = absl::Nanoseconds(message.lease_nanos());
+  call.context.expected_state = message.expected_state();
   PENSTOCK_ASSIGN_OR_RETURN(call.request, ReadRequest(method, message.request()));
   for (const RecordedInput& input : inputs) {
     PENSTOCK_ASSIGN_OR_RETURN(const rows::CallInput header, Parse<rows::CallInput>(input.header));

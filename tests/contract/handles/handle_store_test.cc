@@ -464,9 +464,9 @@ TEST_F(HandleStoreTest, ACancelledWaitLeavesNoTimer) {
 }
 
 TEST_F(HandleStoreTest, CancelAsksTheProducerAndObeysItsAnswer) {
-  const auto willing = std::make_shared<PuppetProducer>(CancelEffect::kCancelling);
+  const auto willing = std::make_shared<PuppetProducer>(CancelEffect::kCancelled);
   const HandleName a = Reserve(HandleKind::kValue, willing);
-  EXPECT_EQ(*store_->RequestCancel("ann", a), CancelEffect::kCancelling);
+  EXPECT_EQ(*store_->RequestCancel("ann", a), CancelEffect::kCancelled);
   EXPECT_EQ(StateOf(a), HandleState::kCancelled);
   EXPECT_EQ(ReasonOf(store_->Get("ann", a)->error), "WORK_CANCELLED");
   EXPECT_EQ(*store_->RequestCancel("ann", a), CancelEffect::kCancelled);
@@ -475,6 +475,9 @@ TEST_F(HandleStoreTest, CancelAsksTheProducerAndObeysItsAnswer) {
   EXPECT_EQ(*store_->RequestCancel("ann", b), CancelEffect::kNotCancellable);
   EXPECT_EQ(StateOf(b), HandleState::kPending);
   EXPECT_EQ(*store_->RequestCancel("ann", Ready()), CancelEffect::kNotCancellable);
+  const HandleName later = Reserve(HandleKind::kValue, std::make_shared<PuppetProducer>(CancelEffect::kCancelling));
+  EXPECT_EQ(*store_->RequestCancel("ann", later), CancelEffect::kCancelling);
+  EXPECT_EQ(StateOf(later), HandleState::kPending) << "its producer tells";
 }
 
 TEST_F(HandleStoreTest, APinnedPendingHandleKeepsItsProducerAndItsResult) {

@@ -31,6 +31,14 @@ TEST(CallRecords, AnErrorComesBackAsItWas) {
   EXPECT_EQ(kRecords.ReadAnswer(AnswerWithCode(1))->error.code(), absl::StatusCode::kCancelled);
 }
 
+TEST(CallRecords, AForwardComesBackWithItsLeaseAndTheStateThatItExpects) {
+  const Call call({.expected_state = "a-1", .lease = absl::Minutes(5)}, ForwardCall());
+  const auto again = kRecords.ReadCall("Forward", kRecords.WriteCall(call), {});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->context.lease, absl::Minutes(5));
+  EXPECT_EQ(again->context.expected_state, "a-1");
+}
+
 // As success it would be told to a retry.
 TEST(CallRecords, AnErrorWithoutAKnownCodeIsDamage) {
   for (const int code : {0, -1, 17, 1 << 30}) {

@@ -37,7 +37,10 @@ class KeptRecords : public CallRecords {
  public:
   std::string WriteCall(const Call& call) const override {
     absl::MutexLock lock(&mu_);
-    calls_.push_back({.context = {.session = call.context.session}, .request = call.request});
+    calls_.push_back({.context = {.session = call.context.session,
+                                  .expected_state = call.context.expected_state,
+                                  .lease = call.context.lease},
+                      .request = call.request});
     return std::to_string(calls_.size() - 1);
   }
   absl::StatusOr<std::vector<JournalInput>> WriteInputs(const Call&, const NamedValues& values) const override {
@@ -191,9 +194,16 @@ class JournalledEngine {
     return tensors.value();
   }
 
+  // And what is due by then has run.
+  void Pass(absl::Duration time) {
+    clock_.AdvanceNanos(absl::ToInt64Nanoseconds(time));
+    life_->timers.SettleForTest();
+  }
+
   UnsyncedDisk disk;
   FaultyFileSystem files{&disk};            // what checkpoints see of it
   int64_t memory_bytes = int64_t{1} << 40;  // that the next life may reserve
+  int64_t request_log_entries = 100'000;    // of the next life
   // But for the answers that are kept.
   int64_t reserved_bytes() const { return life_->memory.bytes() - life_->memory.BytesOf(MemoryClass::kAnswers); }
   std::function<void()> before_action;  // of a training run; changed only while none runs
@@ -223,6 +233,7 @@ class JournalledEngine {
       options.journal = &engine.setup_;
       options.memory = &memory;
       options.hosting.journal_limits = engine.limits_;
+      options.hosting.request_log_entries = engine.request_log_entries;
       builder = std::make_unique<PipelineBuilder>(options);
     }
     ~Life() {

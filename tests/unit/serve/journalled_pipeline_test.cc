@@ -264,14 +264,26 @@ TEST(JournalledPipeline, WhoseGradientsWereLostIsToldAfterARestartToo) {
   EXPECT_EQ(ReasonOf(step.status()), "ACCUMULATION_LOST");
 }
 
+absl::StatusOr<Accepted> AForward(JournalledEngine& engine, const std::string& request_id,
+                                  absl::Duration lease = absl::ZeroDuration()) {
+  CallContext context = JournalledEngine::As(request_id);
+  context.lease = lease;
+  ForwardCall forward;
+  forward.inputs = engine.Batch(7).inputs;
+  return engine.hosted().Forward(std::move(context), std::move(forward));
+}
+
+absl::Status GraphOf(JournalledEngine& engine, const Accepted& accepted) {
+  const absl::StatusOr<HandlePin> pin = engine.handles().Pin("ann", *accepted.graph);
+  return pin.ok() ? pin->graph().status() : pin.status();
+}
+
 TEST(JournalledPipeline, WhileAGraphIsOpenTheJournalIsNotCut) {
   JournalledEngine engine({.replay_bytes = 0, .replay_nanos = 0, .kept = 2});
   ASSERT_TRUE(engine.Begin().ok());
   ASSERT_TRUE(Work(&engine).Do(1).ok());
   ASSERT_EQ(CompactStatus(engine), absl::OkStatus());
-  ForwardCall forward;
-  forward.inputs = engine.Batch(7).inputs;
-  const absl::StatusOr<Accepted> made = engine.hosted().Forward(JournalledEngine::As("forward"), std::move(forward));
+  const absl::StatusOr<Accepted> made = AForward(engine, "forward");
   ASSERT_TRUE(made.ok());
   engine.Await(*made->outputs);
   EXPECT_EQ(ReasonOf(CompactStatus(engine)), "GRAPH_OPEN");
@@ -302,6 +314,49 @@ TEST(JournalledPipeline, ARetryAfterARestartGetsTheFirstAnswer) {
   }
   EXPECT_EQ(ReasonOf(Work(&engine).Do(7).status()), "EPOCH_MISMATCH");
   EXPECT_TRUE(Same(engine.State(), state));
+}
+
+TEST(JournalledPipeline, AReplayLeavesNoHandles) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  for (int i : {7, 8, 10}) ASSERT_TRUE(Work(&engine).Do(i).ok()) << i;  // a Forward, its Backward, a step, a write
+  for (int i = 0; i < 20; ++i) {
+    const Accepted made = AForward(engine, absl::StrCat("forward ", i)).value();
+    engine.Await(*made.outputs);
+    for (const HandleName& name : made.handles()) ASSERT_TRUE(engine.handles().Release("ann", name).ok());
+  }
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_EQ(engine.handles().TotalCounts().live(), 0);
+  EXPECT_EQ(engine.handles().CountsOf("gpt").open_graphs, 0);
+  EXPECT_TRUE(AForward(engine, "new").ok());
+}
+
+TEST(JournalledPipeline, AForwardIsAskedForAgainWithinItsLease) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  const auto forward = [&](const char* id, absl::Duration lease) { return AForward(engine, id, lease).value(); };
+  engine.Await(*forward("short", absl::ZeroDuration()).outputs);
+  engine.Await(*forward("long", absl::Minutes(30)).outputs);
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_EQ(ReasonOf(engine.hosted().CheckEmptyJournal()), "GRAPH_OPEN");
+  engine.Pass(absl::Minutes(2));
+  EXPECT_EQ(ReasonOf(GraphOf(engine, forward("short", absl::ZeroDuration()))), "EPOCH_MISMATCH");
+  const Accepted again = forward("long", absl::Minutes(30));
+  EXPECT_EQ(GraphOf(engine, again), absl::OkStatus());
+  ASSERT_TRUE(engine.handles().Release("ann", *again.graph).ok());
+  EXPECT_EQ(engine.hosted().CheckEmptyJournal(), absl::OkStatus());
+}
+
+TEST(JournalledPipeline, TheGraphOfAForwardThatIsAskedForAgainAfterItsBackwardIsUsedUp) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  ASSERT_TRUE(Work(&engine).Do(7).ok());
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_EQ(ReasonOf(GraphOf(engine, AForward(engine, "id forward").value())), "GRAPH_CONSUMED");
+  EXPECT_TRUE(Work(&engine).Do(7).ok()) << "both again";
 }
 
 // A call of the journal restores it, and while the journal is held no automatic checkpoint comes behind that call.
@@ -455,6 +510,150 @@ TEST(JournalledPipeline, AnOutcomeThatTheDiskHasNoRoomForStopsWhatChangesTheStat
   ASSERT_TRUE(engine.Begin().ok());
   for (int i : {0, 5}) EXPECT_TRUE(Work(&engine).Do(i).ok());
   EXPECT_TRUE(Same(engine.State(), alone.State()));
+}
+
+// A step that runs until it may go on, and one behind it that is durable.
+struct Queued {
+  explicit Queued(JournalledEngine& engine) {
+    engine.before_action = [this] {
+      if (!running.HasBeenNotified()) running.Notify();
+      go_on.WaitForNotification();
+    };
+    EXPECT_TRUE(engine.Begin().ok());
+    const auto start = [&](const char* id, float value) {
+      return engine.hosted().TrainStep(JournalledEngine::As(id), engine.Batch(value), {}).value();
+    };
+    first = start("id 0", 0);
+    second = start("id 5", 5);
+    EXPECT_TRUE(JournalledEngine::Durable(second).ok());
+    running.WaitForNotification();
+  }
+  absl::Notification running, go_on;
+  Accepted first, second;
+};
+
+// What a restart would make is not told to be cancelled.
+TEST(JournalledPipeline, ACancelIsToldWhenItIsDurable) {
+  for (const bool fails : {false, true}) {
+    JournalledEngine engine;
+    Queued queued(engine);
+    if (fails) engine.disk.FailSync(0);
+    EXPECT_EQ(*engine.handles().RequestCancel("ann", *queued.second.outcome), CancelEffect::kCancelling);
+    EXPECT_EQ(ReasonOf(engine.OutcomeOf(queued.second).status()), fails ? "JOURNAL_STOPPED" : "WORK_CANCELLED");
+    queued.go_on.Notify();
+    EXPECT_EQ(engine.OutcomeOf(queued.first).ok(), !fails);
+    engine.Crash();
+    engine.before_action = nullptr;
+    ASSERT_TRUE(engine.Begin().ok());
+    EXPECT_EQ(engine.hosted().statistics().step, fails ? 2 : 1);
+  }
+}
+
+TEST(JournalledPipeline, ACancelThatTheDiskHasNoRoomForStopsWhatChangesTheStateUntilARestart) {
+  JournalledEngine engine;
+  Queued queued(engine);
+  engine.disk.SetFreeBytes(0);
+  ASSERT_TRUE(engine.handles().RequestCancel("ann", *queued.second.outcome).ok());
+  EXPECT_NE(ReasonOf(engine.OutcomeOf(queued.second).status()), "WORK_CANCELLED");
+  engine.disk.SetFreeBytes(-1);
+  queued.go_on.Notify();
+  EXPECT_TRUE(engine.OutcomeOf(queued.first).ok());
+  EXPECT_EQ(ReasonOf(Work(&engine).Do(11).status()), "JOURNAL_STOPPED") << "it would come after the one that stays";
+  engine.Crash();
+  engine.before_action = nullptr;
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_EQ(engine.hosted().statistics().step, 2);
+}
+
+// In the next life calls get the numbers of the reads that it stands behind, and in the one after that it can be read.
+TEST(JournalledPipeline, ACheckpointThatCanBeReadAnotherTimeIsNotPassedOver) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  ASSERT_TRUE(Work(&engine).Do(0).ok());
+  engine.State();
+  absl::Notification saved;
+  engine.hosted().SaveLast(std::make_shared<CancelToken>(), [&](const auto& last) {
+    EXPECT_TRUE(last.ok());
+    saved.Notify();
+  });
+  saved.WaitForNotification();
+  engine.End();
+  engine.files.FailReadsOf("step-1/state");
+  EXPECT_FALSE(engine.Begin().ok());
+  engine.End();
+  engine.files.FailReadsOf("");
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_TRUE(Work(&engine).Do(5).ok());
+}
+
+TEST(JournalledPipeline, ACallThatIsForgottenWhileItIsOpenIsNotMadeTwice) {
+  JournalledEngine engine;
+  engine.request_log_entries = 1;
+  Queued queued(engine);
+  engine.Pass(absl::Minutes(11));
+  InferCall ask;
+  ask.inputs = engine.Batch(1).inputs;
+  for (const char* id : {"infer 1", "infer 2"}) ASSERT_TRUE(engine.hosted().Infer(JournalledEngine::As(id), ask).ok());
+  const absl::StatusOr<Accepted> again = engine.hosted().TrainStep(JournalledEngine::As("id 5"), engine.Batch(5), {});
+  EXPECT_EQ(ReasonOf(again.status()), "CALL_OPEN");
+  queued.go_on.Notify();
+  const absl::StatusOr<CallOutcome> outcome = engine.OutcomeOf(queued.second);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(Work(&engine).Do(5).value(), ToldBy(*outcome));
+  EXPECT_EQ(engine.hosted().statistics().step, 2);
+}
+
+TEST(JournalledPipeline, ACallThatExpectsAnotherStateIsRefusedInTheNextLifeToo) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  CallContext context = JournalledEngine::As("late");
+  context.expected_state = engine.hosted().statistics().state_token;
+  engine.End();
+  Queued queued(engine);
+  const absl::StatusOr<Accepted> late = engine.hosted().TrainStep(context, engine.Batch(1), {});
+  ASSERT_TRUE(JournalledEngine::Durable(late).ok());
+  engine.disk.Crash();
+  queued.go_on.Notify();
+  engine.Crash();
+  engine.before_action = nullptr;
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_EQ(engine.hosted().statistics().step, 2);
+  EXPECT_EQ(ReasonOf(engine.OutcomeOf(engine.hosted().TrainStep(context, engine.Batch(1), {})).status()),
+            "STATE_MISMATCH");
+}
+
+// It waits behind a call that has restored the checkpoint, and in the next life no other checkpoint lies between yet.
+TEST(JournalledPipeline, ASaveThatIsMadeAgainDoesNotReplaceACheckpointThatAReplayRestores) {
+  JournalledEngine engine;
+  ASSERT_TRUE(engine.Begin().ok());
+  const auto save = [&](const char* request_id, StateCallback done) {
+    engine.hosted().SaveCheckpoint(JournalledEngine::As(request_id), {.id = "a", .replace = true}, std::move(done));
+  };
+  ASSERT_TRUE(Work(&engine).Do(11).ok());
+  ASSERT_TRUE(JournalledEngine::Wait([&](auto done) { save("first", done); }).ok());
+  engine.hosted().HoldJournal();
+  ASSERT_TRUE(Work(&engine).Do(6).ok());  // restores it
+  absl::Notification running, go_on;
+  engine.before_action = [&] {
+    if (!running.HasBeenNotified()) running.Notify();
+    go_on.WaitForNotification();
+  };
+  ASSERT_TRUE(engine.hosted().TrainStep(JournalledEngine::As("id 0"), engine.Batch(0), {}).ok());
+  running.WaitForNotification();
+  // No replay begins from a checkpoint that is saved beside gradients.
+  ASSERT_TRUE(engine.hosted().ForwardBackward(JournalledEngine::As("id 1"), engine.Batch(1)).ok());
+  save("second", [](const absl::StatusOr<StateAnswer>&) {});
+  while (engine.hosted().statistics().journal_calls < 6) std::this_thread::yield();
+  engine.disk.Crash();
+  go_on.Notify();
+  engine.Crash();
+  engine.before_action = nullptr;
+  ASSERT_TRUE(engine.Begin().ok());
+  const NamedTensors state = engine.State();
+  engine.Crash();
+  ASSERT_TRUE(engine.Begin().ok());
+  EXPECT_TRUE(Same(engine.State(), state));
+  EXPECT_TRUE(JournalledEngine::Wait([&](auto done) { save("second", done); }).ok()) << "its caller asks again";
 }
 
 TEST(JournalledPipeline, ASaveAfterAFailedSyncDoesNotMakeACallCountTwice) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,7 +39,7 @@ class JournalledTable : public ::testing::Test {
     handles_.Close();
   }
   void Begin() {
-    journal_ = DaemonJournal::Open(setup_.folder, &clock_, {}).value();
+    journal_ = open_journal_();
     checkpoints_ = CheckpointStore::Open(RealFileSystem(), &clock_, state_, nullptr).value();
     PipelineTable::Options options;
     options.builder.factory.create = [this](const PipelineSpec&,
@@ -103,6 +104,9 @@ class JournalledTable : public ::testing::Test {
   HandleStore handles_{{}, &clock_, &timers_};
   const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
   JournalSetup setup_;
+  std::function<std::unique_ptr<DaemonJournal>()> open_journal_ = [this] {
+    return DaemonJournal::Open(setup_.folder, &clock_, {}).value();
+  };
   std::unique_ptr<DaemonJournal> journal_;
   std::unique_ptr<CheckpointStore> checkpoints_;
   std::unique_ptr<PipelineTable> table_;

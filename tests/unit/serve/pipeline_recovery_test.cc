@@ -31,6 +31,44 @@ TEST_F(PipelineRecoveryTest, JournalsOfPipelinesThatAreNotThereGo) {
   EXPECT_TRUE(RealFileSystem()->Exists(foreign));
 }
 
+TEST_F(PipelineRecoveryTest, AutomaticCheckpointsOfPipelinesThatAreNotThereGo) {
+  ASSERT_TRUE(Create("gpt").ok());
+  const auto save = [&](const char* id, const std::string& life, bool automatic) {
+    const CheckpointPlace place{.life = life, .sequence = 1, .whole = true, .automatic = automatic};
+    ASSERT_TRUE(checkpoints_->FindFolder("gpt")->Save(id, {.place = place}, {{"weight", at::ones({1})}}).ok());
+  };
+  save("auto-1", "0123456789abcdef", true);  // its pipeline was deleted when the process ended
+  save("auto-2", table_->Get("gpt")->life, true);
+  save("kept", "0123456789abcdef", false);
+  ASSERT_TRUE(Restart().ok());
+  EXPECT_FALSE(checkpoints_->Find("gpt", "auto-1").ok());
+  EXPECT_TRUE(checkpoints_->Find("gpt", "auto-2").ok());
+  EXPECT_TRUE(checkpoints_->Find("gpt", "kept").ok());
+}
+
+TEST_F(PipelineRecoveryTest, ADeletionThatIsNotRecordedPurgesNothing) {
+  testing::UnsyncedDisk disk;
+  ASSERT_TRUE(disk.CreateDirectories("/state").ok());
+  open_journal_ = [&] {
+    return DaemonJournal::Open("/state/journal", &clock_, {.files = &disk, .vfs = disk.vfs()}).value();
+  };
+  End();
+  Begin();
+  ASSERT_TRUE(Create("gpt").ok());
+  ASSERT_TRUE(checkpoints_->FindFolder("gpt")->Save("kept", {}, {{"weight", at::ones({1})}}).ok());
+  disk.FailSync(0);
+  absl::Status deleted;
+  absl::Notification done;
+  table_->Delete({.caller = "ann"}, "gpt", /*force=*/false, /*purge=*/true, [&](const absl::Status& status) {
+    deleted = status;
+    done.Notify();
+  });
+  done.WaitForNotification();
+  EXPECT_EQ(ReasonOf(deleted), "JOURNAL_STOPPED");
+  EXPECT_TRUE(checkpoints_->Find("gpt", "kept").ok()) << "the next start makes it again";
+  End();  // before its disk goes
+}
+
 TEST_F(PipelineRecoveryTest, ADeletedPipelineKeepsTheCheckpointsOfItsCallersAndNotThoseOfItsJournal) {
   ASSERT_TRUE(Create("gpt").ok());
   const std::string life = table_->Get("gpt")->life;

@@ -98,6 +98,16 @@ TEST_F(ServedPipelineTest, AnAccumulationEndsWithItsLease) {
   EXPECT_TRUE(gpt_->ForwardBackward(session, Batch()).ok());
 }
 
+TEST_F(ServedPipelineTest, ALeaseThatIsOverInADrainEndsTheAccumulationWhenTheDrainIsAborted) {
+  Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
+  gpt_->StopAccepting();
+  Advance(absl::Seconds(11));
+  EXPECT_TRUE(gpt_->statistics().accumulating);
+  gpt_->Resume();
+  Advance(absl::Nanoseconds(1));
+  EXPECT_TRUE(gpt_->ForwardBackward(Caller("bob"), Batch()).ok());
+}
+
 TEST_F(ServedPipelineTest, AFurtherContributionRenewsTheLeaseAndACallInTimeWins) {
   Settled(*gpt_->ForwardBackward(Caller(), Leased(Batch(), absl::Seconds(10)))->outcome);
   Advance(absl::Seconds(9));

@@ -15,6 +15,17 @@
 namespace penstock {
 namespace {
 
+// While the checkpoints are chosen, something else happens.
+class Meanwhile : public testing::KeptRecords {
+ public:
+  absl::StatusOr<RepeatedCall> ReadCall(const std::string&, std::string_view,
+                                        const std::vector<RecordedInput>&) const override {
+    happens();
+    return RepeatedCall{.request = RestoreCall{.id = "other"}};
+  }
+  std::function<void()> happens;
+};
+
 // The rows of gpt's journal, and its checkpoints, are put there by hand.
 class StateCopyTest : public testing::JournalledTable {
  protected:
@@ -39,8 +50,8 @@ class StateCopyTest : public testing::JournalledTable {
     told.WaitForNotification();
     return status;
   }
-  void Run(int64_t sequence) {
-    const CallRow row{.sequence = sequence, .identity = "ann", .method = "TrainStep"};
+  void Run(int64_t sequence, const std::string& method = "TrainStep") {
+    const CallRow row{.sequence = sequence, .identity = "ann", .method = method};
     ASSERT_TRUE(Wait([&](auto done) { journal().Append(row, {}, done); }).ok());
     ASSERT_TRUE(Wait([&](auto done) { journal().RecordOutcome(sequence, {.status = CallStatus::kDone}, done); }).ok());
   }
@@ -54,15 +65,16 @@ class StateCopyTest : public testing::JournalledTable {
     ASSERT_TRUE(saved.ok()) << saved.status();
   }
 
-  absl::StatusOr<CopiedState> Copy() {
+  absl::StatusOr<CopiedState> Copy() { return CopyTo(copy_); }
+  absl::StatusOr<CopiedState> CopyTo(const std::string& folder) {
     StateCopy::Parts parts{.pipelines = table_.get(),
                            .journal = journal_.get(),
                            .checkpoints = checkpoints_.get(),
-                           .records = &records_,
+                           .records = &meanwhile_,
                            .clock = &clock_,
                            .state_dir = state_,
                            .options = setup_.options};
-    return StateCopy(std::move(parts), copy_, /*named=*/false, std::make_shared<CancelToken>()).Run();
+    return StateCopy(std::move(parts), folder, /*named=*/false, std::make_shared<CancelToken>()).Run();
   }
   std::vector<std::string> NamesIn(const std::string& folder) {
     return RealFileSystem()->List(absl::StrCat(copy_, "/", folder)).value_or(std::vector<std::string>());
@@ -80,16 +92,16 @@ class StateCopyTest : public testing::JournalledTable {
   using Names = std::vector<std::string>;
   testing::TemporaryFolder place_;
   const std::string copy_ = place_.path() + "/copy";
+  Meanwhile meanwhile_;
   std::shared_ptr<ServedPipeline> gpt_;
   std::string life_;
 };
 
-TEST_F(StateCopyTest, HasTheCheckpointsThatItsJournalReachesAndNoNewerOnes) {
+TEST_F(StateCopyTest, HasTheCheckpointsThatItsJournalReaches) {
   for (int64_t sequence : {1, 2}) Run(sequence);
   for (int64_t sequence : {1, 2}) SaveAutomatic(sequence);
   Cut(2);
   Run(3);
-  SaveAutomatic(4);  // of a call that came when the journal was copied already
   const absl::StatusOr<CopiedState> copied = Copy();
   ASSERT_TRUE(copied.ok()) << copied.status();
   ASSERT_EQ(copied->pipelines.size(), 1);
@@ -98,6 +110,23 @@ TEST_F(StateCopyTest, HasTheCheckpointsThatItsJournalReachesAndNoNewerOnes) {
   EXPECT_EQ(NamesIn("pipelines/gpt/checkpoints"), Names{"auto-2"});
   EXPECT_EQ(Copied(), Names{"gpt"});
   EXPECT_EQ(RealFileSystem()->Read(copy_ + "/epoch").value_or(""), "7\n");
+}
+
+TEST_F(StateCopyTest, HasNoCheckpointThatIsNewerThanItsJournal) {
+  Run(1, "RestoreCheckpoint");
+  SaveAutomatic(1);
+  meanwhile_.happens = [this] { SaveAutomatic(2); };  // of a call that came when the journal was copied already
+  ASSERT_TRUE(Copy().ok());
+  EXPECT_EQ(NamesIn("pipelines/gpt/checkpoints"), Names{"auto-1"});
+}
+
+TEST_F(StateCopyTest, HasACheckpointBehindCallsThatStandInNoJournal) {
+  Run(1);
+  SaveAutomatic(3);  // behind two reads
+  Cut(1);
+  const absl::StatusOr<CopiedState> copied = Copy();
+  ASSERT_TRUE(copied.ok()) << copied.status();
+  EXPECT_EQ(NamesIn("pipelines/gpt/checkpoints"), Names{"auto-3"});
 }
 
 TEST_F(StateCopyTest, IsNotMadeOfAJournalWhoseBeginningNoCheckpointHas) {
@@ -109,6 +138,12 @@ TEST_F(StateCopyTest, IsNotMadeOfAJournalWhoseBeginningNoCheckpointHas) {
   EXPECT_EQ(ReasonOf(refused), "CHECKPOINT_CORRUPT") << refused;
   EXPECT_EQ(ValuesOf(refused)["pipeline"], "gpt");
   EXPECT_EQ(RealFileSystem()->List(place_.path()).value(), Names{}) << "something is left of it";
+}
+
+TEST_F(StateCopyTest, IsRefusedByNameWhereNobodyMayWrite) {
+  const absl::Status refused = CopyTo("/proc/copy").status();
+  EXPECT_EQ(ReasonOf(refused), "FIELD_INVALID") << refused;
+  EXPECT_EQ(ValuesOf(refused)["field"], "folder");
 }
 
 TEST_F(StateCopyTest, HasNoRowOfAPipelineThatIsGone) {

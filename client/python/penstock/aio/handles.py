@@ -103,8 +103,8 @@ class Handle(Settling):
         """Stops the work behind a pending result.
 
         Returns:
-            ``CANCELLED``, ``CANCELLING`` (at the next micro-batch) or ``NOT_CANCELLABLE`` (finished, or training that
-            has started).
+            ``CANCELLED``, ``CANCELLING`` (soon: at the next micro-batch, or when it is recorded) or ``NOT_CANCELLABLE``
+            (finished, or training that has started).
 
         Raises:
             PenstockError: the handle is gone.
