@@ -1,6 +1,6 @@
 """Measures what a caller who floods takes from another: the latency of one small inference at a time, alone and beside
 a caller with 60 open calls, and beside one who also uploads 200 MB a second; and the steps a second of two callers who
-train two pipelines on the same devices, one with a single call open, the other with 16. Run by hand:
+train two pipelines on the same devices, one with a single call open, the other with 16, and what the first one's take. Run by hand:
 
     build/deps/test-venv/bin/python tests/bench/fairness.py build/release/server/penstockd [BEFORE]
 
@@ -95,13 +95,14 @@ def uploads(address: str) -> Iterator[dict[str, float]]:
         thread.join()
 
 
-def steps_per_second(address: str, ahead: dict[str, int], seconds: float) -> dict[str, float]:
-    """Each caller trains a pipeline of its own name, with so many calls open."""
+def train_beside(address: str, ahead: dict[str, int], seconds: float) -> dict[str, float]:
+    """Each caller trains a pipeline of its own name, with so many calls open: steps a second, and what those of one with a
+    single call open take."""
     import numpy as np
     import penstock
 
     rows = np.zeros((4, 4), np.float32)
-    counts: dict[str, int] = {}
+    found: dict[str, float] = {}
     begin = threading.Barrier(len(ahead))
 
     def train(caller: str) -> None:
@@ -109,13 +110,18 @@ def steps_per_second(address: str, ahead: dict[str, int], seconds: float) -> dic
             pipeline = client.pipeline(caller)
             open_calls = [pipeline.submit_train_step(rows, rows) for _ in range(ahead[caller])]
             begin.wait()
-            end = time.monotonic() + seconds
-            done = 0
-            while time.monotonic() < end:
+            began = last = time.monotonic()
+            took = []
+            while last < began + seconds:
                 open_calls.pop(0).result()
-                done += 1
+                now = time.monotonic()
+                took.append(1e3 * (now - last))
+                last = now
                 open_calls.append(pipeline.submit_train_step(rows, rows))
-            counts[caller] = done
+            found[f"{caller} steps/s"] = len(took) / seconds
+            if ahead[caller] == 1:
+                took.sort()
+                found["p50"], found["p99"] = took[len(took) // 2], took[len(took) * 99 // 100]
             for call in open_calls:
                 call.result()
 
@@ -124,7 +130,7 @@ def steps_per_second(address: str, ahead: dict[str, int], seconds: float) -> dic
         thread.start()
     for thread in threads:
         thread.join()
-    return {caller: count / seconds for caller, count in counts.items()}
+    return found
 
 
 def measure_training(address: str, seconds: float) -> dict[str, dict[str, float]]:
@@ -137,8 +143,8 @@ def measure_training(address: str, seconds: float) -> dict[str, dict[str, float]
                 caller, model=[layer, layer], stages=2, schedule="1f1b", micro_batches=2, loss="mean_squared_error"
             )
     return {
-        "training, one open call, alone": steps_per_second(address, {"one": 1}, seconds),
-        "training, beside 16 open calls": steps_per_second(address, {"one": 1, "sixteen": 16}, seconds),
+        "training, one open call, alone": train_beside(address, {"one": 1}, seconds),
+        "training, beside 16 open calls": train_beside(address, {"one": 1, "sixteen": 16}, seconds),
     }
 
 
@@ -181,10 +187,10 @@ def main() -> None:
                                 found.setdefault((load, name, version), []).append(value)
                 finally:
                     daemon.kill()
-    print(f"one inference of 2 x 2 ms at a time, ms; training in steps a second; {options.rounds} rounds of {options.seconds:g} s")
+    print(f"one inference of 2 x 2 ms at a time, ms; {options.rounds} rounds of {options.seconds:g} s")
     for (load, name, version), values in found.items():
         row = f"{statistics.median(values):8.1f} ({min(values):.1f} to {max(values):.1f})"
-        print(f"  {load:32} {name} {version:8} {row}")
+        print(f"  {load:32} {name:15} {version:8} {row}")
 
 
 if __name__ == "__main__":
