@@ -1,5 +1,6 @@
 #include "engine/serve/cancellation.h"
 
+#include "absl/cleanup/cleanup.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
 
@@ -7,6 +8,7 @@ namespace penstock {
 
 void Cancellation::RemoveQueued(ServedCalls& calls, const CallPointer& call) {
   calls.RemoveQueued(call);
+  ++calls.unsettled;
   if (!call->training.has_value()) return;
   Guarded("the watch over an accumulation", [&] {
     calls.mu.AssertHeld();
@@ -16,6 +18,14 @@ void Cancellation::RemoveQueued(ServedCalls& calls, const CallPointer& call) {
 
 void Cancellation::RemoveQueued(ServedCalls& calls, const std::vector<CallPointer>& waiting) {
   for (const CallPointer& call : waiting) RemoveQueued(calls, call);
+}
+
+void Cancellation::SettleRemoved(const std::function<void()>& settle) {
+  const absl::Cleanup settled = [this] {
+    absl::MutexLock lock(&calls_->mu);
+    --calls_->unsettled;
+  };
+  settle();
 }
 
 void Cancellation::Settle(const CallPointer& call, const absl::Status& error) {
@@ -42,11 +52,13 @@ void Cancellation::SettleNow(const CallPointer& call, const absl::Status& error)
 
 void Cancellation::SettleCancelled(const std::vector<CallPointer>& removed, bool for_good) {
   for (const CallPointer& call : removed) {
-    if (for_good || journal_ == nullptr || !IsAppended(*call)) {
-      Settle(call, cancelled_);
-    } else {
-      SettleNow(call, left_);
-    }
+    SettleRemoved([&] {
+      if (for_good || journal_ == nullptr || !IsAppended(*call)) {
+        Settle(call, cancelled_);
+      } else {
+        SettleNow(call, left_);
+      }
+    });
   }
 }
 
@@ -56,7 +68,7 @@ void Cancellation::OnDeadline(const CallPointer& call) {
       Error(absl::StatusCode::kDeadlineExceeded, "QUEUE_DEADLINE", "the call's time passed before it started");
   const absl::Status running =
       Error(absl::StatusCode::kDeadlineExceeded, "WORK_DEADLINE", "the call's time passed while it ran");
-  bool started = false;
+  bool started = false;  // else it was removed
   {
     absl::MutexLock lock(&calls_->mu);
     Call::Guarded& guarded = calls_->Of(call);
@@ -72,12 +84,17 @@ void Cancellation::OnDeadline(const CallPointer& call) {
       if (!call->stoppable()) return;
     }
   }
-  Settle(call, started ? running : queued);
+  if (started) {
+    Settle(call, running);
+  } else {
+    SettleRemoved([&] { Settle(call, queued); });
+  }
   calls_->NotifyIfDrained();
 }
 
 CancelEffect Cancellation::Cancel(const CallPointer& call) {
   CancelEffect effect = CancelEffect::kCancelled;
+  bool removed = false;
   {
     absl::MutexLock lock(&calls_->mu);
     const Call::Phase phase = calls_->Of(call).phase;
@@ -88,11 +105,16 @@ CancelEffect Cancellation::Cancel(const CallPointer& call) {
       effect = CancelEffect::kCancelling;
     } else {
       RemoveQueued(*calls_, call);
+      removed = true;
       // Until that is durable, a restart would make the call.
       if (journal_ != nullptr && calls_->Of(call).appended) effect = CancelEffect::kCancelling;
     }
   }
-  Settle(call, cancelled_);
+  if (removed) {
+    SettleRemoved([&] { Settle(call, cancelled_); });
+  } else {
+    Settle(call, cancelled_);
+  }
   calls_->NotifyIfDrained();
   return effect;
 }

@@ -3,6 +3,7 @@
 // Calls that end before their work does: by a cancel, by their deadline, because their handles were released, or by a
 // drain.
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -40,6 +41,9 @@ class Cancellation {
   void SettleCancelled(const std::vector<CallPointer>& removed, bool for_good) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
  private:
+  // Ends a call that RemoveQueued() has taken. Until the end of one in the journal is on its way there, it counts as
+  // unsettled: no checkpoint may stand behind it.
+  void SettleRemoved(const std::function<void()>& settle) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Ends a call that nothing else will end; of one in the journal, when that is durable.
   void Settle(const CallPointer& call, const absl::Status& error) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Once more where there was no memory.
