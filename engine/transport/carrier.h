@@ -67,7 +67,8 @@ class Carrier {
   virtual absl::Status Start(const std::map<Rank, std::string>& peers, Handlers handlers) = 0;
   // Never blocks. Keeps the payload's owners until its bytes have been read.
   virtual void Send(Rank to, Frame frame) = 0;
-  // Gives an edge up in both directions, as if it had failed; `on_lost` is called with `why`.
+  // Gives an edge up, as if it had failed; `on_lost` is called with `why`. What the peer sends may still come, and the
+  // peer itself may not notice.
   virtual void Disconnect(Rank peer, const absl::Status& why) = 0;
   virtual void Close() = 0;
 };
