@@ -55,7 +55,8 @@ struct EdgeCounts {
 //            arrives is compared with the group before anything else is believed.
 // Owns:      the carrier. Channels must be closed before it goes. The Clock outlives it.
 // Threads:   any method from any thread; handlers run on the carrier's threads.
-// Lifecycle: Start(), OpenChannel() at will, Close(), which tells the peers.
+// Lifecycle: Start(), OpenChannel() at will, Close(), which tells the peers. A channel is open on every rank before any
+//            sends on it: messages of one that is not open are dropped.
 // Fails:     a lost peer is told to `on_lost` once and to each open channel once, as UNAVAILABLE / RANK_LOST.
 class PeerEdges {
  public:

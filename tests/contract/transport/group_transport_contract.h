@@ -299,6 +299,9 @@ TYPED_TEST_P(GroupTransportContract, ForeignFramesAreDroppedAndCountedAndLiesAre
   header = right;
   header.payload_bytes = 9;  // and eight come
   send(header, message->header);
+  header = right;
+  header.content = message->header;
+  peer->Send(Rank(0), {.header = EncodeFrameHeader(header)});  // and none come
   send(right, std::string_view(message->header).substr(0, 30));
   send(right, EncodeTensorMessage({.run = 1, .gradient = true, .stage = 1}, this->Value(3))->header);
   send(right, EncodeTensorMessage({.run = 1, .gradient = false, .stage = 2}, Batch(at::zeros({3})))->header);
@@ -319,7 +322,8 @@ TYPED_TEST_P(GroupTransportContract, ForeignFramesAreDroppedAndCountedAndLiesAre
   }
   std::vector<std::string> fields;
   for (const absl::Status& failure : own) fields.push_back(ValuesOf(failure)["field"]);
-  EXPECT_EQ(fields, (std::vector<std::string>{"payload_bytes", fields.at(1), "key.stage", "values[0]", "key.peer"}));
+  EXPECT_EQ(fields, (std::vector<std::string>{"payload_bytes", "payload_bytes", fields.at(2), "key.stage", "values[0]",
+                                              "key.peer"}));
   const auto told = [&] { return refusals.size() == own.size(); };
   absl::MutexLock lock(&mu);
   EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&told), absl::Minutes(1)));
