@@ -8,6 +8,7 @@ find_library(PENSTOCK_ISAL isal REQUIRED)  # linked by its name: it has no packa
 find_library(PENSTOCK_JEMALLOC jemalloc REQUIRED)  # by its name, too
 find_package(OpenSSL REQUIRED)
 find_package(SQLite3 3.37 REQUIRED)  # strict tables
+find_package(ucx REQUIRED CONFIG)
 find_package(gRPC REQUIRED CONFIG)
 find_program(PENSTOCK_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)
 find_package(prometheus-cpp REQUIRED CONFIG)

@@ -23,6 +23,7 @@ LIBRARY_OF_INCLUDE = [
     (r"nlohmann/", "json"),
     (r"isa-l(/|\.h)", "isal"),
     (r"openssl/", "openssl"),
+    (r"uc[pst]/", "ucx"),
     (r"sqlite3\.h$", "sqlite"),
     (r"(sys|arpa|net|netinet|linux)/|[^/]+$", "system"),
 ]
@@ -40,6 +41,7 @@ LIBRARY_OF_LINK = [
     (r"jemalloc$", "jemalloc"),
     (r"OpenSSL::", "openssl"),
     (r"SQLite::", "sqlite"),
+    (r"ucx::", "ucx"),
     (r"(Threads::Threads|dl|rt|m)$", "system"),
 ]
 OPEN_TO_ALL = {"base", "absl", "system"}

@@ -12,7 +12,9 @@ struct LocalTransportFactory {
   std::unique_ptr<LocalTransport> Make(int stages) {
     return std::make_unique<LocalTransport>(std::vector<DeviceStreams*>(stages, &CpuStreams()), nullptr);
   }
-  void Open(LocalTransport& transport, int64_t run) { transport.Open(run); }
+  std::optional<ValuesInFlight> Receive(LocalTransport& transport, const MessageKey& key) {
+    return transport.TryReceive(key);
+  }
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Local, TransportContract, LocalTransportFactory);

@@ -17,7 +17,7 @@
 
 namespace penstock::testing {
 
-// Factory: Make(stages) answers a transport; Open(transport, run) opens a run on it.
+// Factory: Make(stages) answers a transport; Receive(transport, key) takes a message that is on its way.
 template <typename Factory>
 class TransportContract : public ::testing::Test {
  protected:
@@ -32,48 +32,50 @@ TYPED_TEST_SUITE_P(TransportContract);
 
 TYPED_TEST_P(TransportContract, DeliversByKeyNotByOrder) {
   auto transport = this->factory_.Make(3);
-  this->factory_.Open(*transport, 1);
+  transport->Open(1);
   EXPECT_FALSE(transport->TryReceive(this->Key(1, 0)).has_value());
   ASSERT_TRUE(transport->Send(this->Key(1, 1), this->Value(11)).ok());
   ASSERT_TRUE(transport->Send(this->Key(1, 0), this->Value(10)).ok());
   ASSERT_TRUE(transport->Send(this->Key(1, 0, /*gradient=*/true), this->Value(20)).ok());
-  EXPECT_EQ(transport->TryReceive(this->Key(1, 0))->values.TensorAt(0)[0].template item<float>(), 10);
-  EXPECT_EQ(transport->TryReceive(this->Key(1, 1))->values.TensorAt(0)[0].template item<float>(), 11);
-  EXPECT_EQ(transport->TryReceive(this->Key(1, 0, true))->values.TensorAt(0)[0].template item<float>(), 20);
+  EXPECT_EQ(this->factory_.Receive(*transport, this->Key(1, 0))->values.TensorAt(0)[0].template item<float>(), 10);
+  EXPECT_EQ(this->factory_.Receive(*transport, this->Key(1, 1))->values.TensorAt(0)[0].template item<float>(), 11);
+  EXPECT_EQ(this->factory_.Receive(*transport, this->Key(1, 0, true))->values.TensorAt(0)[0].template item<float>(),
+            20);
 }
 
 TYPED_TEST_P(TransportContract, GivesEachMessageOnce) {
   auto transport = this->factory_.Make(2);
-  this->factory_.Open(*transport, 1);
+  transport->Open(1);
   ASSERT_TRUE(transport->Send(this->Key(1, 0), this->Value(1)).ok());
-  EXPECT_TRUE(transport->TryReceive(this->Key(1, 0)).has_value());
+  EXPECT_TRUE(this->factory_.Receive(*transport, this->Key(1, 0)).has_value());
   EXPECT_FALSE(transport->TryReceive(this->Key(1, 0)).has_value());
 }
 
 TYPED_TEST_P(TransportContract, RefusesAKeyThatIsSentTwice) {
   auto transport = this->factory_.Make(2);
-  this->factory_.Open(*transport, 1);
+  transport->Open(1);
   ASSERT_TRUE(transport->Send(this->Key(1, 0), this->Value(1)).ok());
   EXPECT_EQ(ReasonOf(transport->Send(this->Key(1, 0), this->Value(2))), "BUG");
-  EXPECT_EQ(transport->TryReceive(this->Key(1, 0))->values.TensorAt(0)[0].template item<float>(), 1);
+  EXPECT_EQ(this->factory_.Receive(*transport, this->Key(1, 0))->values.TensorAt(0)[0].template item<float>(), 1);
 }
 
 TYPED_TEST_P(TransportContract, ForgetsAClosedRunAndKeepsOthers) {
   auto transport = this->factory_.Make(2);
-  this->factory_.Open(*transport, 1);
-  this->factory_.Open(*transport, 2);
+  transport->Open(1);
+  transport->Open(2);
   ASSERT_TRUE(transport->Send(this->Key(1, 0, false, 1), this->Value(1)).ok());
   ASSERT_TRUE(transport->Send(this->Key(1, 0, false, 2), this->Value(2)).ok());
   transport->Close(1);
   EXPECT_FALSE(transport->TryReceive(this->Key(1, 0, false, 1)).has_value());
   EXPECT_TRUE(transport->Send(this->Key(1, 1, false, 1), this->Value(3)).ok());  // dropped
   EXPECT_FALSE(transport->TryReceive(this->Key(1, 1, false, 1)).has_value());
-  EXPECT_EQ(transport->TryReceive(this->Key(1, 0, false, 2))->values.TensorAt(0)[0].template item<float>(), 2);
+  EXPECT_EQ(this->factory_.Receive(*transport, this->Key(1, 0, false, 2))->values.TensorAt(0)[0].template item<float>(),
+            2);
 }
 
 TYPED_TEST_P(TransportContract, SurvivesManySendersAtOnce) {
   auto transport = this->factory_.Make(2);
-  this->factory_.Open(*transport, 1);
+  transport->Open(1);
   constexpr int kSenders = 4;
   constexpr int kMessages = 50;
   {
@@ -88,7 +90,7 @@ TYPED_TEST_P(TransportContract, SurvivesManySendersAtOnce) {
     }
   }
   for (int key = 0; key < kSenders * kMessages; ++key) {
-    auto message = transport->TryReceive(this->Key(1, key));
+    auto message = this->factory_.Receive(*transport, this->Key(1, key));
     ASSERT_TRUE(message.has_value()) << key;
     EXPECT_EQ(message->values.TensorAt(0)[0].template item<float>(), key);
   }

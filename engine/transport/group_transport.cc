@@ -1,0 +1,117 @@
+#include "engine/transport/group_transport.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/copy_tensors.h"
+#include "engine/transport/packed_bytes.h"
+
+namespace penstock {
+namespace {
+
+// Complete on the host when it returns.
+absl::StatusOr<Batch> OnHost(Batch values, DeviceStreams& from) {
+  PENSTOCK_ASSIGN_OR_RETURN(ValuesInFlight copies, Carry(std::move(values), from, CpuStreams()));
+  PENSTOCK_RETURN_IF_ERROR(
+      AwaitTensors({.tensors = copies.values.AllTensors(), .ready = copies.ready}, CpuStreams()).status());
+  return std::move(copies.values);
+}
+
+}  // namespace
+
+GroupTransport::GroupTransport(PeerEdges* edges, Options options)
+    : options_(std::move(options)), mailboxes_(static_cast<int>(options_.rank_of_stage.size())) {
+  channel_ = edges->OpenChannel(
+      options_.channel, options_.credits,
+      {.on_message = [this](Rank from, std::string_view content, int64_t payload_bytes,
+                            Receipt receipt) { return OnMessage(from, content, payload_bytes, std::move(receipt)); },
+       .on_failed =
+           [this](Rank peer, const absl::Status& why) {
+             if (options_.on_failed) options_.on_failed(peer, why);
+           }});
+}
+
+// Receipts in the mailboxes are void once the channel is closed, so nothing is sent for them.
+GroupTransport::~GroupTransport() { channel_->Close(); }
+
+void GroupTransport::Open(int64_t run) {
+  mailboxes_.Open(run);
+  absl::MutexLock lock(&mu_);
+  sent_.try_emplace(run);
+}
+
+void GroupTransport::Close(int64_t run) {
+  mailboxes_.Close(run);
+  absl::MutexLock lock(&mu_);
+  sent_.erase(run);
+}
+
+absl::Status GroupTransport::Send(const MessageKey& key, Batch values) {
+  const Rank to = options_.rank_of_stage.at(key.stage);
+  return to == options_.self ? SendLocally(key, std::move(values)) : SendToRank(to, key, std::move(values));
+}
+
+absl::Status GroupTransport::SendLocally(const MessageKey& key, Batch values) {
+  PENSTOCK_ASSIGN_OR_RETURN(ValuesInFlight message, Carry(std::move(values), *options_.streams.at(SenderOf(key)),
+                                                          *options_.streams.at(key.stage)));
+  PENSTOCK_ASSIGN_OR_RETURN(const bool kept, mailboxes_.Put(key, std::move(message)));
+  if (kept && options_.on_arrival) options_.on_arrival(key);
+  return absl::OkStatus();
+}
+
+absl::Status GroupTransport::SendToRank(Rank to, const MessageKey& key, Batch values) {
+  {
+    absl::MutexLock lock(&mu_);
+    const auto run = sent_.find(key.run);
+    if (run == sent_.end()) return absl::OkStatus();
+    if (!run->second.insert(key).second) {
+      return Error(absl::StatusCode::kInternal, "BUG", ToString(key) + " was sent twice");
+    }
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const Batch on_host, OnHost(std::move(values), *options_.streams.at(SenderOf(key))));
+  PENSTOCK_ASSIGN_OR_RETURN(EncodedMessage message, EncodeTensorMessage(key, on_host));
+  return channel_->Send(to, message.header, std::move(message.payload),
+                        options_.clock->NowNanos() + options_.send_timeout_nanos, ToString(key));
+}
+
+absl::StatusOr<const std::vector<TensorSignature>*> GroupTransport::Admit(Rank from, const MessageKey& key) const {
+  const auto stages = static_cast<int>(options_.rank_of_stage.size());
+  if (key.stage >= stages || options_.rank_of_stage[key.stage] != options_.self) {
+    return BadRankMessage("key.stage", absl::StrCat("must be a stage of rank ", options_.self.value()),
+                          absl::StrCat(key.stage));
+  }
+  const int sender = SenderOf(key);
+  if (sender < 0 || sender >= stages || options_.rank_of_stage[sender] != from) {
+    return BadRankMessage("key.peer", absl::StrCat("must name a stage of rank ", from.value()), absl::StrCat(sender));
+  }
+  if (mailboxes_.IsClosed(key.stage, key.run)) return absl::CancelledError("the run has ended");
+  return options_.expected ? options_.expected(key) : nullptr;
+}
+
+absl::StatusOr<Landing> GroupTransport::OnMessage(Rank from, std::string_view content, int64_t payload_bytes,
+                                                  Receipt receipt) {
+  PENSTOCK_ASSIGN_OR_RETURN(
+      DecodedMessage message,
+      DecodeTensorMessage(content, payload_bytes, [&](const MessageKey& key) { return Admit(from, key); }));
+  return Landing{.places = std::move(message.places),
+                 .on_ended = [this, from, key = message.key, values = std::move(message.values),
+                              receipt = std::move(receipt)](const absl::Status& landed) mutable {
+                   if (!landed.ok()) return;  // the peer is lost, which is told for itself
+                   absl::Status status = CheckArrived(values);
+                   if (status.ok()) status = Deliver(key, std::move(values), std::move(receipt));
+                   if (!status.ok()) channel_->Refuse(from, status);
+                 }};
+}
+
+absl::Status GroupTransport::Deliver(const MessageKey& key, Batch values, Receipt receipt) {
+  PENSTOCK_ASSIGN_OR_RETURN(ValuesInFlight message,
+                            Carry(std::move(values), CpuStreams(), *options_.streams.at(key.stage)));
+  PENSTOCK_ASSIGN_OR_RETURN(const bool kept,
+                            mailboxes_.Put(key, std::move(message), /*may_be_early=*/true, std::move(receipt)));
+  if (kept && options_.on_arrival) options_.on_arrival(key);
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

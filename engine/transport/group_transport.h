@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/base/clock.h"
+#include "engine/base/ids.h"
+#include "engine/transport/mailboxes.h"
+#include "engine/transport/peer_edges.h"
+#include "engine/transport/tensor_message.h"
+#include "engine/transport/transport.h"
+
+namespace penstock {
+
+// The transport of one rank of a group: between its own stages as LocalTransport, to and from others over their edges.
+//
+// Model:     Sends to other ranks are on their way when Send() returns; the host has their elements, a device none of
+//            them any more. What arrives waits in the same mailboxes, on its stage's device. It counts as under way until
+//            it is taken, so that credit bounds what can wait here, messages of runs included that this rank has yet to
+//            open.
+// Owns:      a channel of `edges`, which outlives it.
+// Threads:   any method from any thread. `on_arrival` and `on_failed` run on the sender's thread, for what comes from
+//            another rank on its carrier's, without a lock held; they must not block.
+// Lifecycle: Open(run) on this rank before its lanes begin. Other ranks may begin earlier. The destructor waits for
+//            handlers; pending messages are dropped.
+// Fails:     Send: as PeerChannel::Send and EncodeTensorMessage; a key sent twice in a run, INTERNAL / BUG.
+//            `on_failed` has what concerns every open run: a peer that is lost, a message that was not what it must be.
+class GroupTransport : public Transport {
+ public:
+  struct Options {
+    Rank self;
+    std::vector<Rank> rank_of_stage;
+    std::vector<DeviceStreams*> streams;  // by stage; null for those of other ranks
+    ChannelName channel;
+    std::map<Rank, EdgeCredits> credits;  // of the ranks that share a message with this one
+    int64_t send_timeout_nanos = 0;       // how long a Send may wait for credit
+    Clock* clock = RealClock();           // usually only tests set this
+    std::function<const std::vector<TensorSignature>*(const MessageKey&)> expected = {};  // may be empty; null: any
+    std::function<void(const MessageKey&)> on_arrival = {};                               // may be empty
+    std::function<void(Rank peer, const absl::Status&)> on_failed = {};                   // may be empty
+  };
+  GroupTransport(PeerEdges* edges, Options options);
+  ~GroupTransport() override;
+
+  void Open(int64_t run) override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Send(const MessageKey& key, Batch values) override ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<ValuesInFlight> TryReceive(const MessageKey& key) override { return mailboxes_.Take(key); }
+  void Close(int64_t run) override ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Messages that have not been received yet.
+  int64_t waiting() const { return mailboxes_.waiting(); }
+
+ private:
+  absl::Status SendLocally(const MessageKey& key, Batch values);
+  absl::Status SendToRank(Rank to, const MessageKey& key, Batch values);
+  absl::StatusOr<Landing> OnMessage(Rank from, std::string_view content, int64_t payload_bytes, Receipt receipt);
+  absl::StatusOr<const std::vector<TensorSignature>*> Admit(Rank from, const MessageKey& key) const;
+  absl::Status Deliver(const MessageKey& key, Batch values, Receipt receipt);
+
+  const Options options_;
+
+  // Safe by itself.
+  Mailboxes mailboxes_;
+
+  absl::Mutex mu_;
+  absl::flat_hash_map<int64_t, absl::flat_hash_set<MessageKey>> sent_ ABSL_GUARDED_BY(mu_);  // to others, by open run
+
+  std::unique_ptr<PeerChannel> channel_;  // last: its handlers use all of the above
+};
+
+}  // namespace penstock

@@ -1,0 +1,326 @@
+#include "engine/ucx/ucx_worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+
+namespace penstock {
+namespace {
+
+constexpr unsigned kFrames = 1;                          // the number of our active message
+constexpr int64_t kRendezvousBytes = int64_t{16} << 10;  // smaller payloads come with their header
+constexpr int kProgressPerTurn = 64;                     // so that commands are not kept waiting
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+absl::Status Failed(std::string_view what, ucs_status_t status) {
+  return Error(absl::StatusCode::kUnavailable, "RANK_LOST",
+               absl::StrCat(absl::string_view(what.data(), what.size()), ": ", ucs_status_string(status)));
+}
+
+// What a UCX call takes for a list of pieces.
+struct Buffer {
+  explicit Buffer(const std::vector<Piece>& pieces) {
+    for (const Piece& piece : pieces) {
+      if (piece.bytes > 0) parts.push_back({.buffer = piece.data, .length = static_cast<size_t>(piece.bytes)});
+    }
+  }
+  void* data() { return parts.size() > 1 ? parts.data() : parts.empty() ? nullptr : parts[0].buffer; }
+  size_t count() const { return parts.size() > 1 ? parts.size() : parts.empty() ? 0 : parts[0].length; }
+  void Describe(ucp_request_param_t* param) const {
+    param->op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param->datatype = parts.size() > 1 ? ucp_dt_make_iov() : ucp_dt_make_contig(1);
+    param->memory_type = UCS_MEMORY_TYPE_HOST;
+  }
+
+  std::vector<ucp_dt_iov_t> parts;
+};
+
+}  // namespace
+
+struct UcxWorker::Peer {
+  UcxWorker* worker = nullptr;
+  Rank rank;
+  ucp_ep_h endpoint = nullptr;                      // null once it is closed
+  std::list<std::unique_ptr<SendOperation>> sends;  // in the order of their deadlines
+  absl::Status failure;                             // not OK: nothing can be sent any more
+  bool told = false;
+};
+
+struct UcxWorker::SendOperation {
+  SendOperation(Peer* its_peer, Frame its_frame, int64_t deadline)
+      : peer(its_peer), frame(std::move(its_frame)), buffer(frame.payload), deadline_nanos(deadline) {}
+
+  Peer* const peer;
+  const Frame frame;
+  Buffer buffer;
+  const int64_t deadline_nanos;
+  std::list<std::unique_ptr<SendOperation>>::iterator place;
+};
+
+struct UcxWorker::ReceiveOperation {
+  ReceiveOperation(UcxWorker* its_worker, Landing its_landing)
+      : worker(its_worker), landing(std::move(its_landing)), buffer(landing.places) {}
+
+  UcxWorker* const worker;
+  const Landing landing;
+  Buffer buffer;
+  std::list<std::unique_ptr<ReceiveOperation>>::iterator place;
+};
+
+absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create() {
+  std::unique_ptr<UcxWorker> worker(new UcxWorker());
+  PENSTOCK_RETURN_IF_ERROR(worker->Open());
+  return worker;
+}
+
+UcxWorker::~UcxWorker() { Close(); }
+
+absl::Status UcxWorker::Open() {
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return Failed("UCX's settings can't be read", status);
+  ucp_params_t params = {};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  status = ucp_init(&params, config, &context_);
+  ucp_config_release(config);
+  if (status != UCS_OK) return Failed("UCX can't start", status);
+
+  ucp_worker_params_t worker_params = {};
+  worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  status = ucp_worker_create(context_, &worker_params, &worker_);
+  if (status != UCS_OK) return Failed("UCX can't open a network device", status);
+  status = ucp_worker_get_efd(worker_, &event_descriptor_);
+  if (status != UCS_OK) return Failed("UCX has no event descriptor", status);
+
+  ucp_worker_attr_t attributes = {};
+  attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
+  status = ucp_worker_query(worker_, &attributes);
+  if (status != UCS_OK) return Failed("UCX does not tell its address", status);
+  address_.assign(reinterpret_cast<const char*>(attributes.address), attributes.address_length);
+  ucp_worker_release_address(worker_, attributes.address);
+  if (static_cast<int64_t>(attributes.max_am_header) < kMaximumFrameHeaderBytes) {
+    return Error(absl::StatusCode::kFailedPrecondition, "FEATURE_DISABLED",
+                 absl::StrCat("UCX takes headers of at most ", attributes.max_am_header, " bytes, ",
+                              kMaximumFrameHeaderBytes, " are needed: its environment is not UcxEnvironment()"));
+  }
+
+  ucp_am_handler_param_t handler = {};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG |
+                       UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
+  handler.id = kFrames;
+  handler.cb = &FrameCallback;
+  handler.arg = this;
+  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
+  status = ucp_worker_set_am_recv_handler(worker_, &handler);
+  return status == UCS_OK ? absl::OkStatus() : Failed("UCX can't receive", status);
+}
+
+absl::Status UcxWorker::Start(const std::map<Rank, std::string>& peers, Carrier::Handlers handlers) {
+  handlers_ = std::move(handlers);
+  for (const auto& [rank, address] : peers) {
+    auto peer = std::make_unique<Peer>();
+    peer->worker = this;
+    peer->rank = rank;
+    PENSTOCK_ASSIGN_OR_RETURN(peer->endpoint, Connect(peer.get(), address));
+    peers_[rank] = std::move(peer);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ucp_ep_h> UcxWorker::Connect(Peer* peer, const std::string& address) {
+  ucp_ep_params_t params = {};
+  params.field_mask =
+      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {.cb = &ErrorCallback, .arg = peer};
+  ucp_ep_h endpoint = nullptr;
+  const ucs_status_t status = ucp_ep_create(worker_, &params, &endpoint);
+  if (status != UCS_OK) return Failed(absl::StrCat("rank ", peer->rank.value(), " can't be reached"), status);
+  return endpoint;
+}
+
+bool UcxWorker::Arm() { return ucp_worker_arm(worker_) == UCS_OK; }
+
+// --- Sending.
+
+void UcxWorker::Send(Rank to, Frame frame, int64_t deadline_nanos) {
+  const auto found = peers_.find(to);
+  if (found == peers_.end() || !found->second->failure.ok()) return;
+  Peer& peer = *found->second;
+  peer.sends.push_back(std::make_unique<SendOperation>(&peer, std::move(frame), deadline_nanos));
+  SendOperation& operation = *peer.sends.back();
+  operation.place = std::prev(peer.sends.end());
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  param.cb.send = &SendCallback;
+  param.user_data = &operation;
+  param.flags = ByteSize(operation.frame.payload) < kRendezvousBytes ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  operation.buffer.Describe(&param);
+  const std::string& header = operation.frame.header;  // UCX reads it until the operation ends
+  const ucs_status_ptr_t request = ucp_am_send_nbx(peer.endpoint, kFrames, header.data(), header.size(),
+                                                   operation.buffer.data(), operation.buffer.count(), &param);
+  if (!UCS_PTR_IS_PTR(request)) EndSend(&operation, UCS_PTR_STATUS(request));
+}
+
+void UcxWorker::SendCallback(void* request, ucs_status_t status, void* operation) {
+  auto* const send = static_cast<SendOperation*>(operation);
+  ucp_request_free(request);
+  send->peer->worker->EndSend(send, status);
+}
+
+// A frame that the peer turned away has come to it all the same.
+void UcxWorker::EndSend(SendOperation* operation, ucs_status_t status) {
+  Peer& peer = *operation->peer;
+  const std::unique_ptr<SendOperation> ended = std::move(*operation->place);
+  peer.sends.erase(operation->place);
+  if (status != UCS_OK && status != UCS_ERR_REJECTED) GiveUp(peer, Failed("a frame can't be sent", status));
+}
+
+// --- Receiving.
+
+ucs_status_t UcxWorker::FrameCallback(void* worker, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                      const ucp_am_recv_param_t* param) {
+  const bool rendezvous = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  const std::string_view text(static_cast<const char*>(header), header_bytes);
+  return static_cast<UcxWorker*>(worker)->OnFrame(header_bytes == 0 ? std::string_view() : text, data, bytes,
+                                                  rendezvous);
+}
+
+// An answer but OK is what the sender's operation ends with.
+ucs_status_t UcxWorker::OnFrame(std::string_view header, void* data, size_t bytes, bool rendezvous) {
+  absl::StatusOr<Landing> landing = handlers_.on_header(header, static_cast<int64_t>(bytes));
+  if (!landing.ok()) return rendezvous ? UCS_ERR_REJECTED : UCS_OK;
+  if (!landing->on_ended && bytes == 0) return UCS_OK;
+  PENSTOCK_CHECK(ByteSize(landing->places) == static_cast<int64_t>(bytes));  // UCX aborts where a place is too small
+  if (!rendezvous) {
+    const char* from = static_cast<const char*>(data);
+    for (const Piece& place : landing->places) {
+      if (place.bytes > 0) std::memcpy(place.data, from, place.bytes);
+      from += place.bytes;
+    }
+    landing->on_ended(absl::OkStatus());
+    return UCS_OK;
+  }
+  receives_.push_back(std::make_unique<ReceiveOperation>(this, *std::move(landing)));
+  ReceiveOperation& operation = *receives_.back();
+  operation.place = std::prev(receives_.end());
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.recv_am = &ReceiveCallback;
+  param.user_data = &operation;
+  operation.buffer.Describe(&param);
+  const ucs_status_ptr_t request =
+      ucp_am_recv_data_nbx(worker_, data, operation.buffer.data(), operation.buffer.count(), &param);
+  if (!UCS_PTR_IS_PTR(request)) EndReceive(&operation, UCS_PTR_STATUS(request));
+  return UCS_OK;
+}
+
+void UcxWorker::ReceiveCallback(void* request, ucs_status_t status, size_t, void* operation) {
+  auto* const receive = static_cast<ReceiveOperation*>(operation);
+  ucp_request_free(request);
+  receive->worker->EndReceive(receive, status);
+}
+
+void UcxWorker::EndReceive(ReceiveOperation* operation, ucs_status_t status) {
+  const std::unique_ptr<ReceiveOperation> ended = std::move(*operation->place);
+  receives_.erase(operation->place);
+  ended->landing.on_ended(status == UCS_OK ? absl::OkStatus() : Failed("a payload did not come whole", status));
+}
+
+// --- Peers that are lost.
+
+void UcxWorker::ErrorCallback(void* peer, ucp_ep_h, ucs_status_t status) {
+  auto* const failed = static_cast<Peer*>(peer);
+  failed->worker->GiveUp(*failed, Failed("its edge has failed", status));
+}
+
+void UcxWorker::Disconnect(Rank peer, const absl::Status& why) {
+  const auto found = peers_.find(peer);
+  if (found != peers_.end()) GiveUp(*found->second, why);
+}
+
+// Only notes it: UCX's callbacks are no place to end an endpoint.
+void UcxWorker::GiveUp(Peer& peer, const absl::Status& why) {
+  if (peer.failure.ok()) peer.failure = why;
+}
+
+// By force: what is under way ends as cancelled.
+void UcxWorker::CloseEndpoint(Peer& peer) {
+  const ucp_ep_h endpoint = std::exchange(peer.endpoint, nullptr);
+  if (endpoint == nullptr) return;
+  ucp_request_param_t param = {};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  const ucs_status_ptr_t request = ucp_ep_close_nbx(endpoint, &param);
+  if (UCS_PTR_IS_PTR(request)) requests_.push_back(request);
+}
+
+// --- Turns.
+
+bool UcxWorker::Turn(int64_t now_nanos) {
+  bool more = false;
+  for (int i = 0; i < kProgressPerTurn; ++i) {
+    more = ucp_worker_progress(worker_) != 0;
+    if (!more) break;
+  }
+  std::erase_if(requests_, [](ucs_status_ptr_t request) {
+    if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
+    ucp_request_free(request);
+    return true;
+  });
+  for (const auto& [rank, peer] : peers_) {
+    if (peer->failure.ok() && !peer->sends.empty() && peer->sends.front()->deadline_nanos <= now_nanos) {
+      GiveUp(*peer, Error(absl::StatusCode::kUnavailable, "RANK_LOST", "it has not taken a frame in time"));
+    }
+    if (peer->failure.ok() || std::exchange(peer->told, true)) continue;
+    CloseEndpoint(*peer);
+    handlers_.on_lost(rank, peer->failure);
+    more = true;
+  }
+  return more;
+}
+
+int64_t UcxWorker::NextDeadline() const {
+  int64_t next = kNever;
+  for (const auto& [rank, peer] : peers_) {
+    if (peer->failure.ok() && !peer->sends.empty()) next = std::min(next, peer->sends.front()->deadline_nanos);
+  }
+  return next;
+}
+
+bool UcxWorker::Drained() const {
+  const auto idle = [](const auto& entry) { return entry.second->sends.empty(); };
+  return requests_.empty() && std::all_of(peers_.begin(), peers_.end(), idle);
+}
+
+void UcxWorker::Flush() {
+  for (const auto& [rank, peer] : peers_) {
+    if (!peer->failure.ok()) continue;
+    ucp_request_param_t param = {};
+    const ucs_status_ptr_t request = ucp_ep_flush_nbx(peer->endpoint, &param);
+    if (UCS_PTR_IS_PTR(request)) requests_.push_back(request);
+  }
+}
+
+void UcxWorker::Close() {
+  for (const auto& [rank, peer] : peers_) {
+    GiveUp(*peer, absl::CancelledError("closed"));
+    peer->told = true;
+    CloseEndpoint(*peer);
+  }
+  while (!Drained() || !receives_.empty()) Turn(/*now_nanos=*/0);
+  if (worker_ != nullptr) ucp_worker_destroy(std::exchange(worker_, nullptr));
+  if (context_ != nullptr) ucp_cleanup(std::exchange(context_, nullptr));
+}
+
+}  // namespace penstock

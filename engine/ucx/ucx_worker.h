@@ -1,0 +1,85 @@
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/base/ids.h"
+#include "engine/transport/carrier.h"
+
+namespace penstock {
+
+// UCX's side of a carrier: one context, one worker, one endpoint for each peer.
+//
+// Model:     A frame is an active message: its header travels with the request, its payload by rendezvous unless it is
+//            small, so that nothing of it moves before the receiver has named the place.
+// Owns:      frames and landings until UCX is done with them: their memory is in use until then, also after an error.
+// Threads:   Create() and address() on any thread before, the rest on one thread, on which handlers run, too.
+// Lifecycle: Create(), Start(); Send(), Disconnect() and Turn() in turns; Flush(), then Turn() until Drained(); Close().
+// Units:     nanoseconds of the owner's clock.
+class UcxWorker {
+ public:
+  static absl::StatusOr<std::unique_ptr<UcxWorker>> Create();
+  ~UcxWorker();
+
+  const std::string& address() const { return address_; }
+  // Becomes readable when there is something to do, once Arm() has said that there is nothing now.
+  int event_descriptor() const { return event_descriptor_; }
+  bool Arm();
+
+  absl::Status Start(const std::map<Rank, std::string>& peers, Carrier::Handlers handlers);
+  void Send(Rank to, Frame frame, int64_t deadline_nanos);
+  void Disconnect(Rank peer, const absl::Status& why);
+
+  // Does what there is to do for the moment; whether there may be more. Gives peers up whose frames are too late.
+  bool Turn(int64_t now_nanos);
+  // When the next frame will be too late; INT64_MAX if none is under way.
+  int64_t NextDeadline() const;
+
+  // Whether every frame has left, and every Flush() has ended.
+  bool Drained() const;
+  // Asks for everything to be handed to the network.
+  void Flush();
+  // Ends the edges, waits until UCX is done with all memory of frames and landings, which comes at once, and closes
+  // UCX, so that the peers see it.
+  void Close();
+
+ private:
+  struct Peer;
+  struct SendOperation;
+  struct ReceiveOperation;
+
+  UcxWorker() = default;
+  absl::Status Open();
+  absl::StatusOr<ucp_ep_h> Connect(Peer* peer, const std::string& address);
+  void EndSend(SendOperation* operation, ucs_status_t status);
+  void EndReceive(ReceiveOperation* operation, ucs_status_t status);
+  void GiveUp(Peer& peer, const absl::Status& why);
+  void CloseEndpoint(Peer& peer);
+  ucs_status_t OnFrame(std::string_view header, void* data, size_t bytes, bool rendezvous);
+
+  static ucs_status_t FrameCallback(void* worker, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                    const ucp_am_recv_param_t* param);
+  static void SendCallback(void* request, ucs_status_t status, void* operation);
+  static void ReceiveCallback(void* request, ucs_status_t status, size_t bytes, void* operation);
+  static void ErrorCallback(void* peer, ucp_ep_h endpoint, ucs_status_t status);
+
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  int event_descriptor_ = -1;
+  std::string address_;
+  Carrier::Handlers handlers_;
+  std::map<Rank, std::unique_ptr<Peer>> peers_;
+  std::list<std::unique_ptr<ReceiveOperation>> receives_;
+  std::vector<ucs_status_ptr_t> requests_;  // flushes and closes
+};
+
+}  // namespace penstock

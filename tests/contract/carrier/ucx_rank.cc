@@ -1,0 +1,49 @@
+// A rank of its own process: writes its address as hex, reads rank 0's, then sends 16 MiB to it without end, until it is
+// killed.
+
+#include <iostream>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/ucx/ucx_carrier.h"
+
+namespace penstock::testing {
+namespace {
+
+constexpr int64_t kBytes = int64_t{16} << 20;
+constexpr int kUnderWay = 4;
+
+int SendWithoutEnd() {
+  auto carrier = UcxCarrier::Create({});
+  if (!carrier.ok()) return 1;
+  std::cout << absl::BytesToHexString((*carrier)->address()) << std::endl;
+  std::string leader;
+  std::cin >> leader;
+  absl::Mutex mu;
+  int under_way = 0;
+  const auto room = [&] { return under_way < kUnderWay; };
+  const absl::Status started =
+      (*carrier)->Start({{Rank(0), absl::HexStringToBytes(leader)}},
+                        {.on_header = [](auto, auto) { return absl::StatusOr<Landing>(Landing{}); },
+                         .on_lost = [](Rank, const absl::Status&) {}});
+  if (!started.ok()) return 1;
+  while (true) {
+    {
+      absl::MutexLock lock(&mu, absl::Condition(&room));
+      ++under_way;
+    }
+    // Its owner goes when the frame has left.
+    std::shared_ptr<std::string> bytes(new std::string(kBytes, 'x'), [&](std::string* done) {
+      delete done;
+      absl::MutexLock lock(&mu);
+      --under_way;
+    });
+    (*carrier)->Send(Rank(0), {.header = "x", .payload = {{.data = bytes->data(), .bytes = kBytes, .owner = bytes}}});
+  }
+}
+
+}  // namespace
+}  // namespace penstock::testing
+
+int main() { return penstock::testing::SendWithoutEnd(); }
