@@ -11,7 +11,6 @@
 #include "absl/strings/escaping.h"
 #include "engine/base/error.h"
 #include "engine/ucx/ucx_environment.h"
-#include "engine/ucx/ucx_worker.h"
 #include "tests/contract/carrier/carrier_contract.h"
 #include "tests/contract/transport/group_transport_contract.h"
 #include "tests/contract/transport/transport_contract.h"
@@ -76,6 +75,7 @@ class OtherRank {
     fprintf(to_, "%s\n", absl::BytesToHexString(address).c_str());
     fflush(to_);
   }
+  void Freeze() { kill(id_, SIGSTOP); }
   void Kill() {
     if (id_ <= 0) return;
     kill(id_, SIGKILL);
@@ -113,13 +113,16 @@ TEST(UcxCarrier, AFrameThatIsNotTakenInTimeCostsThePeer) {
   auto carrier = UcxCarrier::Create({.transfer_timeout_nanos = 1'000'000'000});
   ASSERT_TRUE(carrier.ok()) << carrier.status();
   CarrierEnd end(*std::move(carrier));
-  auto unstarted = UcxWorker::Create();  // an address that nobody serves
-  ASSERT_TRUE(unstarted.ok());
-  ASSERT_TRUE(end.Start({{Rank(1), (*unstarted)->address()}}).ok());
+  OtherRank other;
+  ASSERT_TRUE(end.Start({{Rank(1), other.Address()}}).ok());
+  other.Tell(end.carrier->address());
+  ASSERT_TRUE(end.AwaitArrivals(3));
+  other.Freeze();
   end.carrier->Send(Rank(1), {.header = "x", .payload = {OwnedPiece(Pattern(int64_t{16} << 20, 1))}});
   ASSERT_TRUE(end.AwaitLosses(1));
+  end.carrier->Close();
   absl::MutexLock lock(&end.mu);
-  EXPECT_EQ(ReasonOf(end.lost[0].second), "RANK_LOST");
+  EXPECT_EQ(end.lost[0].second.message(), "it has not taken a frame in time");
 }
 
 }  // namespace
