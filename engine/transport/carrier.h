@@ -45,7 +45,7 @@ struct Landing {
 // Model:     One edge per pair of ranks and direction. Frames of an edge arrive in the order of their Send() calls, as far
 //            as their headers go; payloads end in any order.
 // Threads:   Any method from any thread. Handlers run on the carrier's threads, one at a time for each edge, without a
-//            lock; they may call Send() and Disconnect() and must not block.
+//            lock; they may call Send() and Disconnect(), must not block, and throw nothing.
 // Lifecycle: Start() once, with the addresses that the other ranks' carriers told; then Send() at will. Close() takes no
 //            more frames, waits until those under way have left, each until its deadline, and returns when no handler runs
 //            or will run. The destructor closes.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/transport/packed_bytes.h"
 
 namespace penstock {
@@ -43,7 +44,7 @@ struct PeerEdges::Channel {
   }
   void Failed(Rank peer, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu) {
     if (!Enter()) return;
-    handlers.on_failed(peer, why);
+    Guarded("a channel that fails", [&] { handlers.on_failed(peer, why); }).IgnoreError();
     Leave();
   }
 
@@ -89,9 +90,13 @@ absl::Status PeerEdges::Start(const std::map<Rank, std::string>& peers) {
     absl::MutexLock lock(&mu_);
     for (const auto& [peer, address] : peers) peers_.emplace(peer, absl::OkStatus());
   }
-  return carrier_->Start(peers,
-                         {.on_header = [this](auto header, auto bytes) { return OnHeader(header, bytes); },
-                          .on_lost = [this](Rank peer, const absl::Status& why) { OnGone(peer, why, /*lost=*/true); }});
+  return carrier_->Start(
+      peers, {.on_header = [this](auto header,
+                                  auto bytes) { return Guarded("a frame", [&] { return OnHeader(header, bytes); }); },
+              .on_lost =
+                  [this](Rank peer, const absl::Status& why) {
+                    Guarded("a lost peer", [&] { OnGone(peer, why, /*lost=*/true); }).IgnoreError();
+                  }});
 }
 
 std::unique_ptr<PeerChannel> PeerEdges::OpenChannel(ChannelName name, std::map<Rank, EdgeCredits> credits,
@@ -229,7 +234,9 @@ absl::StatusOr<Landing> PeerEdges::OnMessage(const FrameHeader& header, const st
   }
   Receipt receipt = std::make_shared<UnderWay>(this, channel, from, bytes);
   if (!channel->Enter()) return TurnAway(&EdgeCounts::stale, absl::CancelledError("a channel that is closed"));
-  absl::StatusOr<Landing> landing = channel->handlers.on_message(from, header.content, bytes, std::move(receipt));
+  absl::StatusOr<Landing> landing = Guarded("a message between ranks", [&] {
+    return channel->handlers.on_message(from, header.content, bytes, std::move(receipt));
+  });
   channel->Leave();
   if (absl::IsCancelled(landing.status())) return TurnAway(&EdgeCounts::unwanted, landing.status());
   if (landing.ok() && ByteSize(landing->places) != bytes) {
@@ -244,10 +251,11 @@ absl::StatusOr<Landing> PeerEdges::OnMessage(const FrameHeader& header, const st
     ++counts_.received;
     counts_.received_bytes += bytes;
   }
-  landing->on_ended = [channel, ended = std::move(landing->on_ended)](absl::Status status) {
+  landing->on_ended = [channel, from, ended = std::move(landing->on_ended)](absl::Status status) {
     if (!channel->Enter()) return;
-    ended(std::move(status));
+    const absl::Status told = Guarded("a message between ranks", [&] { ended(std::move(status)); });
     channel->Leave();
+    if (!told.ok()) channel->Failed(from, told);
   };
   return landing;
 }

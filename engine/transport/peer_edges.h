@@ -73,7 +73,7 @@ class PeerEdges {
   std::string address() const { return carrier_->address(); }
   absl::Status Start(const std::map<Rank, std::string>& peers);
 
-  // Handlers of a channel. None may block.
+  // Handlers of a channel. None may block. What one throws is an error of its message, and told to `on_failed`.
   struct ChannelHandlers {
     // Judges a message by its content before memory is taken for its payload. The receipt gives the sender's credit
     // back when its last copy goes. An error is told to both sides, except CANCELLED: nobody wants it any more.

@@ -12,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ class RankOfTest {
     int64_t send_timeout_nanos = kMinuteNanos;
     GroupIdentity group = {};
     std::vector<TensorSignature> expected = {};  // of every message; empty: any
+    int throws_at = -1;                          // the arrival of this micro-batch
   };
 
   RankOfTest(Rank self, std::unique_ptr<Carrier> carrier, const Options& options)
@@ -55,7 +57,8 @@ class RankOfTest {
       options.streams.push_back(stage % 2 == self_.value() ? &CpuStreams() : nullptr);
     }
     options.expected = [this](const MessageKey&) { return options_.expected.empty() ? nullptr : &options_.expected; };
-    options.on_arrival = [this](const MessageKey&) {
+    options.on_arrival = [this](const MessageKey& key) {
+      if (key.micro_batch == options_.throws_at) throw std::bad_alloc();
       absl::MutexLock lock(&mu);
       ++arrivals;
     };
@@ -254,6 +257,17 @@ TYPED_TEST_P(GroupTransportContract, AnUnplannedTensorIsAnErrorOnBothSidesAndNot
   EXPECT_TRUE(ranks.ranks[1]->Receive(this->Key(1)).has_value());
 }
 
+TYPED_TEST_P(GroupTransportContract, WhatIsThrownOnACarriersThreadEndsNothingButItsMessage) {
+  RankOfTest::Options throws;
+  throws.throws_at = 0;
+  typename TestFixture::Ranks ranks(RankOfTest::Options{}, &throws);
+  ranks.Open(1);
+  ASSERT_TRUE(ranks.Send(this->Key(0), Batch(at::zeros({100000}))).ok());
+  EXPECT_EQ(ReasonOf(ranks.ranks[1]->AwaitFailure()), "HOST_MEMORY");
+  ASSERT_TRUE(ranks.Send(this->Key(1), this->Value(1)).ok());
+  EXPECT_TRUE(ranks.ranks[1]->Receive(this->Key(1)).has_value());
+}
+
 // A peer that writes its frames by hand; it sees what is refused.
 TYPED_TEST_P(GroupTransportContract, ForeignFramesAreDroppedAndCountedAndLiesAreRefused) {
   TypeParam factory;
@@ -363,6 +377,7 @@ REGISTER_TYPED_TEST_SUITE_P(GroupTransportContract, NestedValuesAndLargeTensorsA
                             KeepsMessagesOfARunThatOnlyTheSenderHasBegun, DropsEarlyMessagesOfARunThatIsAborted,
                             LateMessagesAreDroppedAndCountedAndGiveCreditBack, CreditBoundsWhatIsNotTaken,
                             ASendGoesOnWhenItsReceiverTakes, AnUnplannedTensorIsAnErrorOnBothSidesAndNothingArrives,
+                            WhatIsThrownOnACarriersThreadEndsNothingButItsMessage,
                             ForeignFramesAreDroppedAndCountedAndLiesAreRefused,
                             ALostPeerIsToldOnceAndEndsWaitingAndLaterSends, APeerThatSaysGoodbyeIsNoFailure);
 
