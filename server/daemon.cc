@@ -146,13 +146,16 @@ class Daemon::Parts {
     PENSTOCK_RETURN_IF_ERROR(OpenUploads());
     PENSTOCK_RETURN_IF_ERROR(MakeServices());
     FollowLifecycle();
+    // Before anybody can ask for them.
+    const auto recovered = std::make_shared<absl::Notification>();
+    PENSTOCK_RETURN_IF_ERROR(pipelines_->Recover([recovered] { recovered->Notify(); }));
     PENSTOCK_RETURN_IF_ERROR(Listen());
     MeasureProcess();
     LogInfo("listening", {{"api", api_address()},
                           {"health", health_address()},
                           {"metrics", metrics_address()},
                           {"admin", admin_address()}});
-    PENSTOCK_RETURN_IF_ERROR(Recover(interrupted));
+    PENSTOCK_RETURN_IF_ERROR(AwaitRecovery(*recovered, interrupted));
     lifecycle_.Advance(LifecycleState::kReady);
     return absl::OkStatus();
   }
@@ -192,11 +195,9 @@ class Daemon::Parts {
     return absl::OkStatus();
   }
 
-  // Makes the pipelines of the journal again. Callers get STARTING meanwhile.
-  absl::Status Recover(const std::function<bool()>& interrupted) {
-    const auto over = std::make_shared<absl::Notification>();
-    PENSTOCK_RETURN_IF_ERROR(pipelines_->Recover([over] { over->Notify(); }));
-    while (!over->WaitForNotificationWithTimeout(kInterruptInterval)) {
+  // The pipelines of the journal are made again. Callers get STARTING meanwhile.
+  absl::Status AwaitRecovery(const absl::Notification& recovered, const std::function<bool()>& interrupted) {
+    while (!recovered.WaitForNotificationWithTimeout(kInterruptInterval)) {
       if (!drains_->asked().has_value() && (interrupted == nullptr || !interrupted())) continue;
       return absl::CancelledError("interrupted while the calls of the journal were made again");
     }
