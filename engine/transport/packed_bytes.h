@@ -38,7 +38,7 @@ class PackedWriter {
 
 // Reads what PackedWriter wrote, from bytes that may say anything.
 //
-// Owns:      nothing; texts that it answers point into the bytes.
+// Owns:      nothing; texts that it returns point into the bytes.
 // Fails:     INVALID_ARGUMENT / RANK_MESSAGE naming the field at which the bytes end too early.
 class PackedReader {
  public:

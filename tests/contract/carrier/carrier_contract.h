@@ -111,7 +111,7 @@ class CarrierEnd {
   }
 };
 
-// Factory: Make(rank) answers a carrier.
+// Factory: Make(rank) returns a carrier.
 template <typename Factory>
 class CarrierContract : public ::testing::Test {
  protected:
