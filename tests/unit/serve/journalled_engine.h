@@ -171,6 +171,13 @@ class JournalledEngine {
                         [&](const std::vector<HandleStore::HandleAnswer>&) { done.Notify(); });
     done.WaitForNotification();
   }
+  // Time passes meanwhile: inference that stands back for a step which is expected gives up waiting for it.
+  void PassUntilSettled(const HandleName& name) {
+    const auto done = std::make_shared<absl::Notification>();
+    handles().OnSettled("ann", {name}, HandleStore::WaitMode::kAll, std::numeric_limits<int64_t>::max(),
+                        [done](const std::vector<HandleStore::HandleAnswer>&) { done->Notify(); });
+    while (!done->HasBeenNotified()) Pass(absl::Milliseconds(1));
+  }
   static absl::StatusOr<StateAnswer> Wait(const std::function<void(StateCallback)>& call) {
     absl::StatusOr<StateAnswer> result;
     absl::Notification done;
