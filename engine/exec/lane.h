@@ -13,9 +13,9 @@ namespace penstock {
 
 // A worker on one device: its stages, clocks and counters, and what it needs to run lists of actions.
 struct Lane {
-  int index = 0;               // in the pipeline: its list is schedule.lanes[index]
-  std::vector<Stage*> stages;  // its chunks, in model order
-  Transport* transport = nullptr;
+  int index = 0;                   // in the pipeline: its list is schedule.lanes[index]
+  std::vector<Stage*> stages;      // its chunks, in model order
+  Transport* transport = nullptr;  // set before its first run
   LaneMetrics* metrics = nullptr;
   DeviceStreams* streams = nullptr;
   LaneState state;
@@ -27,11 +27,9 @@ struct Lane {
   // Counts the gradients, and the copies for an undo, that its stages hold now. On the thread that may touch them.
   void CountGradients();
 
-  Lane(int index, std::vector<Stage*> stages, Transport* transport, LaneMetrics* metrics, DeviceStreams* streams,
-       Clock* clock)
+  Lane(int index, std::vector<Stage*> stages, LaneMetrics* metrics, DeviceStreams* streams, Clock* clock)
       : index(index),
         stages(std::move(stages)),
-        transport(transport),
         metrics(metrics),
         streams(streams),
         state(&metrics->state, clock),

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 
 namespace penstock {
 
@@ -10,8 +11,32 @@ void LocalCoordinator::OpenStep(int stages, const TiedGradients& ties, std::func
   ties_ = ties;
   ties_missing_ = ties.empty() ? 0 : stages;
   norms_.resize(stages);
-  norms_missing_ = stages;
+  norms_missing_ = stages + (expects_values_ ? 1 : 0);
+  steps_ = true;
   decide_ = std::move(decide);
+}
+
+void LocalCoordinator::Lead(Followers followers) {
+  open_lanes_ += followers.ranks;
+  followers_ = std::move(followers);
+}
+
+void LocalCoordinator::ExpectValues() {
+  expects_values_ = true;
+  ++open_lanes_;
+}
+
+void LocalCoordinator::EndValues() {
+  const absl::Status decided = Guarded("a decision", [this] {
+    if (steps_) EndNorms();
+  });
+  if (!decided.ok()) Fail(decided);
+  Leave(/*before_the_end=*/false);
+}
+
+void LocalCoordinator::Wake() {
+  wake_();
+  if (followers_.stop && Stopped() && !told_to_stop_.exchange(true)) followers_.stop();
 }
 
 void LocalCoordinator::WaitForTurn(InferenceTurns* turns, std::shared_ptr<InferenceTicket> ticket) {
@@ -21,7 +46,7 @@ void LocalCoordinator::WaitForTurn(InferenceTurns* turns, std::shared_ptr<Infere
 
 void LocalCoordinator::GiveWay() {
   gave_way_.store(true, std::memory_order_release);
-  wake_();
+  Wake();
 }
 
 std::vector<at::Tensor> LocalCoordinator::Norms() const {
@@ -33,6 +58,7 @@ std::vector<at::Tensor> LocalCoordinator::Norms() const {
 void LocalCoordinator::Grant() {
   granted_.store(true, std::memory_order_release);
   wake_();
+  if (followers_.grant) followers_.grant(decision_);
   gate_.Notify();  // last: the leader goes on with it
 }
 
@@ -46,7 +72,7 @@ bool LocalCoordinator::MustRunAgain() const { return gave_way_ && cut_short_ > 0
 
 void LocalCoordinator::Fail(absl::Status status) {
   error_.Record(std::move(status));
-  wake_();
+  Wake();
 }
 
 bool LocalCoordinator::Stopped() const {
@@ -55,12 +81,14 @@ bool LocalCoordinator::Stopped() const {
 
 void LocalCoordinator::Leave(bool before_the_end) {
   if (before_the_end) cut_short_.fetch_add(1, std::memory_order_relaxed);
-  if (Stopped()) wake_();  // lanes that wait for this one need not wait any more
+  if (Stopped()) Wake();  // lanes that wait for this one need not wait any more
   if (open_lanes_.fetch_sub(1, std::memory_order_acq_rel) == 1) ended_();
 }
 
 void LocalCoordinator::EndTies() {
-  if (ties_missing_.fetch_sub(1, std::memory_order_acq_rel) == 1) wake_();
+  if (ties_missing_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  wake_();
+  if (followers_.tie) followers_.tie(ties_);
 }
 
 void LocalCoordinator::EndNorms() {

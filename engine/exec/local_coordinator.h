@@ -14,7 +14,8 @@
 
 namespace penstock {
 
-// A run's coordinator in memory, for lanes of one process.
+// A run's coordinator in the process that leads it, in memory. Lanes of other ranks have coordinators of their own, which
+// follow this one.
 //
 // Owns:      what the lanes put in, and the decision.
 // Threads:   as RunCoordinator. What the leader sets up is constant once the lanes have started; it decides on the
@@ -33,6 +34,19 @@ class LocalCoordinator final : public RunCoordinator {
   void OnEnd(std::function<void()> ended) { ended_ = std::move(ended); }
   // A step ends the run. `decide` is called once, when all norms are in.
   void OpenStep(int stages, const TiedGradients& ties, std::function<void()> decide);
+  // The lanes of other ranks: each rank leaves as one lane does, and is told what this one's lanes see, once.
+  struct Followers {
+    int ranks = 0;
+    std::function<void()> stop = {};
+    std::function<void(const TiedGradients&)> tie = {};
+    std::function<void(const StepDecision&)> grant = {};
+  };
+  void Lead(Followers followers);
+  // The run does not end before one Leave() more.
+  void Hold() { open_lanes_.fetch_add(1, std::memory_order_relaxed); }
+  // Values come back from another rank. The run, and its decision, wait for them; EndValues() says that they are there.
+  // Before OpenStep().
+  void ExpectValues();
   // It is an inference that waits for its turn beside training.
   void WaitForTurn(InferenceTurns* turns, std::shared_ptr<InferenceTicket> ticket);
 
@@ -47,6 +61,7 @@ class LocalCoordinator final : public RunCoordinator {
   void Decide(const StepDecision& decision) { decision_ = decision; }
   void Grant();
   void ExpectGrant() { expects_grant_.store(true); }
+  void EndValues();
 
   // --- Once they have left.
 
@@ -73,9 +88,14 @@ class LocalCoordinator final : public RunCoordinator {
   const StepDecision& decision() const override { return decision_; }
 
  private:
+  void Wake();
   bool Cancelled() const { return cancel_ != nullptr && cancel_->cancelled(); }
 
   const std::function<void()> wake_;
+  Followers followers_;
+  std::atomic<bool> told_to_stop_ = false;
+  bool expects_values_ = false;
+  bool steps_ = false;
   const std::shared_ptr<CancelToken> cancel_;
   std::function<void()> ended_;
   std::function<void()> decide_;
@@ -85,7 +105,7 @@ class LocalCoordinator final : public RunCoordinator {
   FirstError error_;
   std::atomic<bool> gave_way_ = false;
   std::atomic<int> cut_short_ = 0;  // lanes that left before the end of their lists
-  std::atomic<int> open_lanes_;
+  std::atomic<int> open_lanes_;     // and ranks
 
   TiedGradients ties_;
   std::atomic<int> ties_missing_ = 0;           // stages that have not put theirs in

@@ -65,11 +65,11 @@ absl::Status PipelineImpl::RunToEnd(const LedRun& led, RunOutcome& outcome) {
   const std::vector<StateTimes> before = metrics_->LaneTimes(begin);
   absl::Notification finished;
   led.leader->OnEnd([&] {
-    const absl::Status closed = Guarded("the end of a run", [&] { rank_.End(*run); });
+    const absl::Status closed = Guarded("the end of a run", [&] { ranks_.End(*run); });
     if (!closed.ok()) led.leader->Fail(closed);
     finished.Notify();
   });
-  const absl::Status started = Guarded("the start of a run", [&] { rank_.Start(run); });
+  const absl::Status started = Guarded("the start of a run", [&] { ranks_.Start(run); });
   if (started.ok()) devices_->Wait(finished);
   const int64_t end = clock_->NowNanos();
   rank_.filling().EndRun(run->progress.get(), rows, end);
@@ -85,8 +85,8 @@ absl::StatusOr<ScatteredBatch> PipelineImpl::ScatterInputs(const NamedValues& in
                                                            const std::optional<int>& micro_batches) const {
   const int asked = micro_batches.value_or(plan_.schedule.micro_batches);
   PENSTOCK_ASSIGN_OR_RETURN(NamedValues ordered, MatchSignature(signature_.inputs, inputs, "inputs"));
-  const Device& first_device = rank_.first_device();
-  const at::Device first = TorchDevice(first_device);
+  const Device* first_device = rank_.first_device();
+  const at::Device first = first_device == nullptr ? at::Device(at::kCPU) : TorchDevice(*first_device);
   for (const NamedValue& input : ordered) {
     if (!input.value.is_tensor()) continue;
     // From the host they come as they are, and go to the first stage with its forward.
@@ -94,8 +94,8 @@ absl::StatusOr<ScatteredBatch> PipelineImpl::ScatterInputs(const NamedValues& in
     if (device.is_cpu() || device == first) continue;
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
                  absl::StrCat("inputs[", input.name,
-                              "]: All inputs should be on the same device as the first partition (", first_device.name,
-                              ") or on the host, got ", device.str()))
+                              "]: All inputs should be on the same device as the first partition (",
+                              plan_.stages.front().device, ") or on the host, got ", device.str()))
         .With("field", absl::StrCat("inputs[", input.name, "]"))
         .With("value", device.str());
   }
@@ -180,10 +180,12 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   spec.accumulating = accumulating_.load();
   spec.micro_batch_base = next_micro_batch_;
   spec.keep_outputs = !wanted.empty();
-  const LedRun led = NewRun(std::move(spec), std::move(lists), rule.has_value() ? nullptr : request.cancel);
+  LedRun led = NewRun(std::move(spec), std::move(lists), rule.has_value() ? nullptr : request.cancel);
   Run& run = *led.run;
   run.inputs = std::move(scattered.micro_batches);
   run.losses = std::move(loss.losses);
+  run.own_loss = request.loss;
+  led.open = ranks_.Lead(led.run, led.leader);
 
   RunOutcome outcome;
   outcome.micro_batches = m;
@@ -194,13 +196,13 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
     PENSTOCK_ASSIGN_OR_RETURN(outcome.outputs, GatherOutputs(run, wanted));
     return absl::OkStatus();
   };
-  if (rule.has_value()) led.leader->OpenStep(rank_.stages(), ties_, [&] { Decide(led, *rule, gather()); });
+  if (rule.has_value()) led.leader->OpenStep(stage_count(), ties_, [&] { Decide(led, *rule, gather()); });
   absl::Status status = RunToEnd(led, outcome);
   if (rule.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(FinishStep(led, status, outcome));
   } else {
     if (status.ok()) status = gather();
-    rank_.EndContribution(status.ok(), MicroBatchIndex(run.spec.micro_batch_base));
+    ranks_.EndContribution(status.ok(), MicroBatchIndex(run.spec.micro_batch_base));
     PENSTOCK_RETURN_IF_ERROR(status);
     next_micro_batch_ += m;
     accumulating_ = true;
@@ -261,15 +263,15 @@ void PipelineImpl::ChangeWeights(int64_t step) {
 }
 
 absl::Status PipelineImpl::UndoStep(const LedRun& led, bool changed, const absl::Status& cause) {
-  const absl::Status undone = !changed ? absl::OkStatus() : plan_.undo ? rank_.Undo() : cause;
+  const absl::Status undone = !changed ? absl::OkStatus() : plan_.undo ? ranks_.Undo() : cause;
   if (!undone.ok()) {
     Break("an optimizer step failed half-way", undone);
     return health();
   }
-  rank_.RestoreTiedGradients(led.leader->ties());
+  ranks_.RestoreTiedGradients(led.leader->ties());
   // An OptimizerStep has noted nothing: what the open accumulation has noted stays.
   const bool contributed = led.run->spec.purpose == SchedulePurpose::kTrainingStep;
-  rank_.EndContribution(/*keep=*/false, contributed ? MicroBatchIndex(led.run->spec.micro_batch_base) : kNoMicroBatch);
+  ranks_.EndContribution(/*keep=*/false, contributed ? MicroBatchIndex(led.run->spec.micro_batch_base) : kNoMicroBatch);
   if (ValuesOf(cause).count(kStepPart) == 0) return cause;
   Error rolled_back(absl::StatusCode::kAborted, "STEP_ROLLED_BACK",
                     absl::StrCat("the step failed and was rolled back, nothing has changed: ", cause.message()));
@@ -297,8 +299,11 @@ void PipelineImpl::Break(std::string_view what, const absl::Status& cause) {
 }
 
 absl::Status PipelineImpl::health() const {
-  absl::MutexLock lock(&health_mu_);
-  return health_;
+  {
+    absl::MutexLock lock(&health_mu_);
+    if (!health_.ok()) return health_;
+  }
+  return ranks_.health();
 }
 
 PipelineImpl::StepRule PipelineImpl::RuleOf(const StepRequest& request) const {
@@ -324,8 +329,9 @@ absl::StatusOr<RunOutcome> PipelineImpl::OptimizerStep(StepRequest request) {
   PENSTOCK_RETURN_IF_ERROR(CheckStep(request));
   PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, rank_.Find(SchedulePurpose::kOptimizerOnly, 0));
   const StepRule rule = RuleOf(request);
-  const LedRun led = NewRun(NewSpec(SchedulePurpose::kOptimizerOnly, 0), std::move(lists), nullptr);
-  led.leader->OpenStep(rank_.stages(), ties_, [&] { Decide(led, rule, absl::OkStatus()); });
+  LedRun led = NewRun(NewSpec(SchedulePurpose::kOptimizerOnly, 0), std::move(lists), nullptr);
+  led.open = ranks_.Lead(led.run, led.leader);
+  led.leader->OpenStep(stage_count(), ties_, [&] { Decide(led, rule, absl::OkStatus()); });
   RunOutcome outcome;
   const absl::Status status = RunToEnd(led, outcome);
   PENSTOCK_RETURN_IF_ERROR(FinishStep(led, status, outcome));
@@ -333,7 +339,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::OptimizerStep(StepRequest request) {
 }
 
 void PipelineImpl::DiscardGradients() {
-  rank_.DiscardGradients();
+  ranks_.DiscardGradients();
   accumulating_ = false;
   loss_finite_ = true;
   next_micro_batch_ = 0;

@@ -29,6 +29,7 @@ namespace penstock {
 
 class Clock;
 class DevicePool;
+class PipelineGroup;
 class PipelineMetrics;
 
 // What a training call asks for beyond its tensors. Unset fields mean: as the pipeline.
@@ -109,6 +110,8 @@ class Pipeline {
     // Called with each pass before and after an action of a training run, on the stage's thread. Only tests set this.
     std::function<void(const PassEvent&)> watch_passes;
     PipelineEdits edits;
+    // The other processes that stages may stand in; outlives the pipeline. Null: there are none.
+    PipelineGroup* group = nullptr;
     // Called once the plan is known; returns where to count. Null: counts go nowhere.
     std::function<std::shared_ptr<PipelineMetrics>(const Plan&)> metrics;
   };

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/base/status_macros.h"
+#include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_impl.h"
 
 namespace penstock {
@@ -10,24 +11,27 @@ namespace penstock {
 absl::StatusOr<NamedTensors> PipelineImpl::ExportGradients() const {
   PENSTOCK_RETURN_IF_ERROR(health());
   if (!accumulating_) return NotNow("ACCUMULATION_EMPTY", "no gradients were accumulated");
-  return CopyToHost([&] { return rank_.Gradients(ties_); });
+  absl::StatusOr<NamedTensors> gradients;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { gradients = ranks_.Gradients(ties_); }));
+  PENSTOCK_RETURN_IF_ERROR(gradients.status());
+  return CopyToHost([&] { return *std::move(gradients); });
 }
 
 absl::StatusOr<Accumulation> PipelineImpl::ExportAccumulation() const {
   PENSTOCK_RETURN_IF_ERROR(health());
   Accumulation accumulation{.open = accumulating_, .next_micro_batch = next_micro_batch_, .loss_finite = loss_finite_};
-  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors views, rank_.Accumulated());
+  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors views, ranks_.Accumulated());
   PENSTOCK_ASSIGN_OR_RETURN(accumulation.tensors, CopyToHost([&] { return std::move(views); }));
   return accumulation;
 }
 
 int64_t PipelineImpl::AccumulationBytes() const {
-  const absl::StatusOr<NamedTensors> views = rank_.Accumulated();
+  const absl::StatusOr<NamedTensors> views = ranks_.Accumulated();
   return views.ok() ? ByteSize(*views) : 0;
 }
 
 absl::Status PipelineImpl::ImportAccumulation(const Accumulation& accumulation) {
-  if (absl::Status put = rank_.SetAccumulated(accumulation.tensors); !put.ok()) {
+  if (absl::Status put = ranks_.SetAccumulated(accumulation.tensors); !put.ok()) {
     DiscardGradients();
     return put;
   }

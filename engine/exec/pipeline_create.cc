@@ -1,7 +1,6 @@
 // How a pipeline comes to be, and how its state goes out and in. pipeline.cc has the main path.
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <set>
@@ -16,6 +15,7 @@
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_draft.h"
+#include "engine/exec/pipeline_group.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/plan_trials.h"
 #include "engine/exec/signature_check.h"
@@ -30,8 +30,14 @@
 namespace penstock {
 namespace {
 
-// A plan over several processes can be made, but not run.
-absl::Status CheckRanks(const Plan& plan) {
+bool IsElsewhere(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const StagePlan& stage) { return stage.rank != Rank(0); });
+}
+
+// A plan over several processes can be made, but not run without a group of them.
+absl::Status CheckRanks(const Plan& plan, const PipelineGroup* group) {
+  if (group != nullptr) return absl::OkStatus();
   for (const StagePlan& stage : plan.stages) {
     if (stage.rank == Rank(0)) continue;
     return Error(
@@ -53,13 +59,17 @@ absl::Status ClaimOrDropUndo(const Pipeline::Options& options, Plan& plan) {
   return ClaimMemory(options, plan);
 }
 
-std::shared_ptr<PipelineMetrics> OwnMetrics(const Plan& plan, Clock* clock) {
-  std::vector<LaneDescription> lanes(LaneCount(plan));
-  for (const StagePlan& stage : plan.stages) {
-    lanes[stage.lane].lane = stage.lane;
-    lanes[stage.lane].device = stage.device;
-  }
-  return std::make_shared<PipelineMetrics>(clock, "", lanes, ScheduleDescription());
+// Nothing is measured where stages stand on several ranks: costs are the layers', by which it was cut.
+absl::StatusOr<std::unique_ptr<Pipeline>> CreateOverRanks(const PipelineSpec& spec, Pipeline::Options options,
+                                                          Draft draft) {
+  PENSTOCK_RETURN_IF_ERROR(ClaimOrDropUndo(options, draft.plan));
+  PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
+  PipelineGroup* const group = options.group;
+  std::unique_ptr<PipelineImpl> pipeline =
+      AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
+  PENSTOCK_ASSIGN_OR_RETURN(auto others, group->Build(spec, pipeline->plan(), &pipeline->ranks()));
+  PENSTOCK_RETURN_IF_ERROR(pipeline->ranks().Join(std::move(others)));
+  return pipeline;
 }
 
 }  // namespace
@@ -79,8 +89,10 @@ absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& spec, Options options) {
   if (options.clock == nullptr) options.clock = RealClock();
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, MakeDraft(spec, options));
-  PENSTOCK_RETURN_IF_ERROR(CheckRanks(draft.plan));
+  PENSTOCK_RETURN_IF_ERROR(CheckRanks(draft.plan, options.group));
   if (options.edits.plan) options.edits.plan(draft.plan);
+  if (IsElsewhere(draft.plan)) return CreateOverRanks(spec, std::move(options), std::move(draft));
+  options.group = nullptr;
   PENSTOCK_RETURN_IF_ERROR(ClaimOrDropUndo(options, draft.plan));
   Planning& planning = *options.profile.planning;
   planning.Enter(PlanPhase::kBuilding, 2);
@@ -98,24 +110,35 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   return AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
 }
 
-std::unique_ptr<Pipeline> AssemblePipeline(const PipelineSpec& spec, Pipeline::Options options, Draft draft,
-                                           PlacedStages placed) {
+std::unique_ptr<PipelineImpl> AssemblePipeline(const PipelineSpec& spec, Pipeline::Options options, Draft draft,
+                                               PlacedStages placed) {
   PipelineImpl::Parts parts;
-  parts.stages = std::move(placed.stages);
-  parts.workers = std::move(placed.workers);
   for (const size_t uses : placed.tie_uses) parts.ties.emplace_back(uses);
+  parts.engine = EngineParts(spec, options, std::move(placed));
   parts.spec = spec;
   parts.spec.model.loaded_program = nullptr;  // the layers have their tensors; the file's bytes may go
   parts.spec.sample = nullptr;                // it has been measured with
   parts.plan = std::move(draft.plan);
   parts.signature = std::move(draft.signature);
   parts.loss = std::move(draft.loss);
-  parts.metrics = options.metrics ? options.metrics(parts.plan) : OwnMetrics(parts.plan, options.clock);
+  parts.metrics = options.metrics ? options.metrics(parts.plan) : MetricsOfPlan(parts.plan, options.clock);
   parts.options = std::move(options);
   parts.options.profile.planning = EndlessPlanning();
   parts.options.claim_memory = parts.options.profile.claim_memory =
       nullptr;  // they are the caller's, for as long as the call lasts
   return std::make_unique<PipelineImpl>(std::move(parts));
+}
+
+RankEngine::Parts PipelineImpl::WithOwn(RankEngine::Parts parts) {
+  parts.plan = &plan_;
+  parts.metrics = metrics_.get();
+  parts.on_value = [this](const MessageKey& key) { ranks_.OnValue(key); };
+  if (options_.group == nullptr) return parts;
+  parts.transport = [this](std::vector<DeviceStreams*> streams, std::function<void(const MessageKey&)> on_arrival) {
+    return options_.group->MakeTransport(plan_, std::move(streams), std::move(on_arrival),
+                                         [this](const absl::Status& why) { ranks_.FailRuns(why); });
+  };
+  return parts;
 }
 
 PipelineImpl::PipelineImpl(Parts parts)
@@ -128,19 +151,8 @@ PipelineImpl::PipelineImpl(Parts parts)
       loss_(std::move(parts.loss)),
       ties_(std::move(parts.ties)),
       metrics_(std::move(parts.metrics)),
-      rank_({.plan = &plan_,
-             .stages = std::move(parts.stages),
-             .workers = std::move(parts.workers),
-             .metrics = metrics_.get(),
-             .clock = clock_,
-             .filling = spec_.bubble_filling,
-             // In serial mode the order must not depend on the machine's time, and no pause ever ends by itself.
-             .foresight = {.gaps = devices_->mode() == DevicePool::Mode::kThreads || clock_ != RealClock(),
-                           .pauses = devices_->mode() == DevicePool::Mode::kThreads},
-             .edit_lists = options_.edits.lists,
-             .before_action = options_.before_action,
-             .fault_point = options_.fault_point,
-             .watch_passes = options_.watch_passes}),
+      ranks_(&rank_, &plan_, devices_),
+      rank_(WithOwn(std::move(parts.engine))),
       optimizer_(spec_.optimizer) {
   rank_.FreezeGroups(spec_.optimizer.groups);
   SetIdleReason(IdleReason::kNoWork);
@@ -150,6 +162,7 @@ PipelineImpl::~PipelineImpl() {
   absl::MutexLock lock(&inference_mu_);
   inference_mu_.Await(absl::Condition(
       +[](int* open) { return *open == 0; }, &open_inferences_));
+  ranks_.Part();  // the others go first
 }
 
 absl::StatusOr<int64_t> PipelineImpl::CheckInputs(const NamedValues& inputs, bool needs_rows) const {
@@ -233,11 +246,12 @@ absl::Status PipelineImpl::CheckGradients(const Graph& graph, const NamedTensors
 
 absl::StatusOr<NamedTensors> PipelineImpl::ExportState(bool with_optimizer) const {
   PENSTOCK_RETURN_IF_ERROR(health());
-  return CopyToHost([&] { return rank_.StateViews(with_optimizer); });
+  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors state, ranks_.State(with_optimizer));
+  return CopyToHost([&] { return std::move(state); });
 }
 
 absl::StatusOr<NamedTensors> PipelineImpl::CopyToHost(const std::function<NamedTensors()>& views) const {
-  rank_.SetIdle(StageState::kCheckpoint);
+  ranks_.SetIdle(StageState::kCheckpoint);
   NamedTensors copies;
   const absl::Status status = RunTorch([&] {
     const at::NoGradGuard no_graph;
@@ -246,18 +260,12 @@ absl::StatusOr<NamedTensors> PipelineImpl::CopyToHost(const std::function<NamedT
       entry.tensor = entry.tensor.is_cpu() ? entry.tensor.clone() : ToHost(entry.tensor);
     }
   });
-  rank_.SetIdle(idle_.load());
+  ranks_.SetIdle(idle_.load());
   if (!status.ok()) return status;
   return copies;
 }
 
-NamedTensors PipelineImpl::StateShapes() const {
-  NamedTensors shapes = rank_.StateViews(/*with_optimizer=*/true);
-  for (NamedTensor& entry : shapes) {
-    entry.tensor = at::empty(entry.tensor.sizes(), entry.tensor.options().device(at::kMeta));
-  }
-  return shapes;
-}
+NamedTensors PipelineImpl::StateShapes() const { return ranks_.Shapes(); }
 
 // What to copy into each of `views`, in a form whose copy takes no memory of the host. Fails: as ImportState, nothing
 // changed.
@@ -298,23 +306,26 @@ absl::StatusOr<std::vector<at::Tensor>> PipelineImpl::SourcesOf(const NamedTenso
 absl::Status PipelineImpl::ImportState(const NamedTensors& state, int64_t step) {
   NamedTensors views = rank_.StateViews(true);
   for (NamedTensor& view : rank_.ReplicaViews()) views.push_back(std::move(view));
+  const size_t here = views.size();
+  for (NamedTensor& shape : ranks_.ShapesElsewhere()) views.push_back(std::move(shape));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<at::Tensor> sources, SourcesOf(views, state));
 
   absl::Notification granted;
   gate_.RequestExclusive([&granted] { granted.Notify(); });
   devices_->Wait(granted);
   const absl::Cleanup release = [this] {
-    rank_.SetIdle(idle_.load());
+    ranks_.SetIdle(idle_.load());
     gate_.ReleaseExclusive();
   };
-  rank_.SetIdle(StageState::kCheckpoint);
+  ranks_.SetIdle(StageState::kCheckpoint);
   absl::Status status = RunTorch([&] {
     at::NoGradGuard no_graph;
-    for (size_t i = 0; i < views.size(); ++i) {
+    for (size_t i = 0; i < here; ++i) {
       if (options_.fault_point) options_.fault_point(FaultPoint::kImport, static_cast<int>(i));
       views[i].tensor.copy_(sources[i]);
     }
   });
+  if (status.ok()) status = ranks_.WriteElsewhere(state);
   if (status.ok()) {
     DiscardGradients();
     ChangeWeights(step);
@@ -336,13 +347,17 @@ absl::Status PipelineImpl::UpdateOptimizer(const OptimizerSpec& spec) {
         .With("field", "spec.optimizer.name")
         .With("value", Shortened(spec.name));
   }
-  PENSTOCK_RETURN_IF_ERROR(CheckGroups(spec.groups, rank_.ParameterNames()));
+  PENSTOCK_RETURN_IF_ERROR(CheckGroups(spec.groups, ranks_.ParameterNames()));
   // Inference reads the parameters, too.
   absl::Notification granted;
   gate_.RequestExclusive([&granted] { granted.Notify(); });
   devices_->Wait(granted);
   const absl::Cleanup release = [this] { gate_.ReleaseExclusive(); };
-  PENSTOCK_RETURN_IF_ERROR(rank_.UpdateOptimizer(spec));
+  if (absl::Status updated = ranks_.UpdateOptimizer(spec); !updated.ok()) {
+    const absl::Status back = ranks_.alone() ? absl::OkStatus() : ranks_.UpdateOptimizer(optimizer());
+    if (!back.ok()) Break("some ranks have other settings of the optimizer", back);
+    return updated;
+  }
   absl::MutexLock lock(&optimizer_mu_);
   optimizer_ = spec;
   return absl::OkStatus();
@@ -353,13 +368,13 @@ OptimizerSpec PipelineImpl::optimizer() const {
   return optimizer_;
 }
 
-int64_t PipelineImpl::parameter_count() const { return rank_.parameter_count(); }
+int64_t PipelineImpl::parameter_count() const { return ranks_.parameter_count(); }
 
 void PipelineImpl::SetIdleReason(IdleReason reason) {
   idle_ = reason == IdleReason::kWaitClient ? StageState::kWaitClient
           : reason == IdleReason::kPaused   ? StageState::kPaused
                                             : StageState::kNoWork;
-  rank_.SetIdle(idle_.load());
+  ranks_.SetIdle(idle_.load());
 }
 
 }  // namespace penstock

@@ -235,7 +235,7 @@ absl::Status ClaimMemory(const Pipeline::Options& options, const Plan& plan) {
 }
 
 absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
-                                         const Plan& plan) {
+                                         const Plan& plan, Rank self) {
   PENSTOCK_RETURN_IF_ERROR(ClaimMemory(options, plan));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(draft.layers, spec.seed, draft.build));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TieGroup> groups, AllTies(draft, plan, layers));
@@ -243,6 +243,7 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
   std::vector<int> first_layers;
   for (const StagePlan& stage : plan.stages) {
     first_layers.push_back(stage.first_layer);
+    if (stage.rank != self) continue;
     PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
     PENSTOCK_RETURN_IF_ERROR(PlaceLayers(layers, stage, worker->device()));
   }
@@ -261,6 +262,7 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
     const auto end = next + static_cast<std::ptrdiff_t>(stage.layers.size());
     std::vector<NamedLayer> own(std::make_move_iterator(next), std::make_move_iterator(end));
     next = end;
+    if (stage.rank != self) continue;
     PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
     placed.workers[stage.lane] = worker;
     placed.devices.push_back(worker->device());
@@ -280,6 +282,32 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
     placed.stages.push_back(std::move(made));
   }
   return placed;
+}
+
+RankEngine::Parts EngineParts(const PipelineSpec& spec, const Pipeline::Options& options, PlacedStages placed) {
+  const bool threads = options.devices->mode() == DevicePool::Mode::kThreads;
+  Clock* const clock = ClockOf(options);
+  RankEngine::Parts parts;
+  parts.stages = std::move(placed.stages);
+  parts.workers = std::move(placed.workers);
+  parts.clock = clock;
+  parts.filling = spec.bubble_filling;
+  // In serial mode the order must not depend on the machine's time, and no pause ever ends by itself.
+  parts.foresight = {.gaps = threads || clock != RealClock(), .pauses = threads};
+  parts.edit_lists = options.edits.lists;
+  parts.before_action = options.before_action;
+  parts.fault_point = options.fault_point;
+  parts.watch_passes = options.watch_passes;
+  return parts;
+}
+
+std::shared_ptr<PipelineMetrics> MetricsOfPlan(const Plan& plan, Clock* clock) {
+  std::vector<LaneDescription> lanes(LaneCount(plan));
+  for (const StagePlan& stage : plan.stages) {
+    lanes[stage.lane].lane = stage.lane;
+    lanes[stage.lane].device = stage.device;
+  }
+  return std::make_shared<PipelineMetrics>(clock, "", lanes, ScheduleDescription());
 }
 
 absl::Status Calibrate(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/exec/pipeline.h"
+#include "engine/exec/rank_engine.h"
 #include "engine/exec/stage.h"
 #include "engine/model/layer_registry.h"
 #include "engine/model/loss.h"
@@ -18,6 +19,7 @@
 namespace penstock {
 
 class DeviceWorker;
+class PipelineImpl;
 
 // A specification that was looked at: everything but weights and places.
 struct Draft {
@@ -47,11 +49,11 @@ Clock* ClockOf(const Pipeline::Options& options);
 // Claims the memory of the host that the plan needs, if the options have a way to.
 absl::Status ClaimMemory(const Pipeline::Options& options, const Plan& plan);
 
-// Stages with their layers built, where the plan wants them.
+// Stages of one rank with their layers built, where the plan wants them.
 struct PlacedStages {
   std::vector<std::unique_ptr<Stage>> stages;
-  std::vector<Device> devices;         // by stage
-  std::vector<DeviceWorker*> workers;  // by lane
+  std::vector<Device> devices;         // of each of them
+  std::vector<DeviceWorker*> workers;  // by lane; null: another rank's
   std::vector<size_t> tie_uses;        // of each tied parameter
   int64_t open_dimension = 1;
 };
@@ -59,14 +61,20 @@ struct PlacedStages {
 // Fails:     as ClaimMemory, which it calls first; what a layer throws as it is built; DEVICE_NOT_FOUND and the like of
 //            the plan's devices.
 absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
-                                         const Plan& plan);
+                                         const Plan& plan, Rank self = {});
+
+// What an engine of these stages is made of, but for its plan, metrics and transport.
+RankEngine::Parts EngineParts(const PipelineSpec& spec, const Pipeline::Options& options, PlacedStages placed);
+
+// Counts that go nowhere.
+std::shared_ptr<PipelineMetrics> MetricsOfPlan(const Plan& plan, Clock* clock);
 
 // Measures what they cost into the plan, and predicts it anew (calibrate.h).
 absl::Status Calibrate(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
                        const PlacedStages& placed, Plan& plan);
 
 // The pipeline of a draft whose plan's stages were placed; nothing is measured.
-std::unique_ptr<Pipeline> AssemblePipeline(const PipelineSpec& spec, Pipeline::Options options, Draft draft,
-                                           PlacedStages placed);
+std::unique_ptr<PipelineImpl> AssemblePipeline(const PipelineSpec& spec, Pipeline::Options options, Draft draft,
+                                               PlacedStages placed);
 
 }  // namespace penstock

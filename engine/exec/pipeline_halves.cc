@@ -71,6 +71,7 @@ std::vector<Graph::Input> InputsOfGraph(const NamedValues& ordered, const std::v
 std::shared_ptr<Graph> GraphOf(Run& run, std::vector<Graph::Input> inputs, const std::vector<std::string>& names) {
   auto graph = std::make_shared<Graph>();
   graph->passes = std::move(run.passes);
+  graph->run = run.spec.id;
   graph->step = run.spec.step;
   graph->micro_batch_base = run.spec.micro_batch_base;
   graph->micro_batch_rows = run.spec.rows;
@@ -130,9 +131,11 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   spec.keep_graph = true;
   spec.keep_outputs = true;
   spec.input_gradients = request.input_gradients;
-  const LedRun led = NewRun(std::move(spec), std::move(lists), request.cancel);
+  LedRun led = NewRun(std::move(spec), std::move(lists), request.cancel);
   const std::shared_ptr<Run>& run = led.run;
   run->inputs = std::move(scattered.micro_batches);
+  std::shared_ptr<const void> elsewhere = ranks_.KeepGraph(run->spec.id);
+  led.open = ranks_.Lead(run, led.leader);
   RunOutcome measured;
   measured.rows = TotalRows(scattered.rows);
   measured.micro_batches = m;
@@ -144,13 +147,14 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   absl::Status status = RunToEnd(led, measured);
   if (status.ok()) status = gather();
   if (!status.ok()) {
-    rank_.EndContribution(/*keep=*/false, MicroBatchIndex(run->spec.micro_batch_base));
+    ranks_.EndContribution(/*keep=*/false, MicroBatchIndex(run->spec.micro_batch_base));
     return status;
   }
   next_micro_batch_ += m;
 
   outcome.step = step_.load();
   outcome.graph = GraphOf(*run, std::move(inputs), OutputNames());
+  outcome.graph->elsewhere = std::move(elsewhere);
   return outcome;
 }
 
@@ -166,13 +170,15 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   spec.rows = graph->micro_batch_rows;
   spec.micro_batch_base = graph->micro_batch_base;
   spec.training = true;
+  spec.graph = graph->run;
   spec.retain_graph = retain_graph;
   spec.keep_graph = retain_graph;
   spec.accumulating = accumulating_.load();
   spec.input_gradients = graph->input_gradients;
-  const LedRun led = NewRun(std::move(spec), std::move(lists), nullptr);
+  LedRun led = NewRun(std::move(spec), std::move(lists), nullptr);
   const std::shared_ptr<Run>& run = led.run;
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { run->output_gradients = ScatterGradients(*graph, gradients); }));
+  led.open = ranks_.Lead(run, led.leader);
   run->passes = std::exchange(graph->passes, {});
   RunOutcome outcome;
   outcome.micro_batches = m;
@@ -186,7 +192,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   if (retain_graph) graph->passes = std::move(run->passes);
   if (status.ok()) status = gather();
   // What the Forward has noted of the batch stays: only its gradients are undone.
-  rank_.EndContribution(status.ok(), kNoMicroBatch);
+  ranks_.EndContribution(status.ok(), kNoMicroBatch);
   PENSTOCK_RETURN_IF_ERROR(status);
   accumulating_ = true;
   outcome.step = step_.load();

@@ -18,6 +18,7 @@
 #include "engine/exec/local_coordinator.h"
 #include "engine/exec/pipeline.h"
 #include "engine/exec/rank_engine.h"
+#include "engine/exec/rank_group.h"
 #include "engine/exec/run.h"
 #include "engine/exec/stage.h"
 #include "engine/exec/weights_gate.h"
@@ -33,7 +34,7 @@ inline absl::Status NotNow(std::string_view reason, std::string_view message) {
   return Error(absl::StatusCode::kFailedPrecondition, reason, message);
 }
 
-// The Pipeline of pipeline.h: leads the runs of a rank, today the only one. It is wide, for all parts meet here.
+// The Pipeline of pipeline.h: leads the runs of all ranks from the one it is on. It is wide, for all parts meet here.
 //
 // Threads:   members marked "caller" belong to the thread of the training calls; the rest is constant after
 //            construction, safe by itself, or guarded.
@@ -44,10 +45,9 @@ class PipelineImpl : public Pipeline {
     PipelineSpec spec;
     Plan plan;
     ModelSignature signature;
-    std::vector<std::unique_ptr<Stage>> stages;
-    std::vector<DeviceWorker*> workers;  // by lane
-    std::unique_ptr<Loss> loss;          // null: none by default
-    TiedGradients ties;                  // empty places, one per use of each tied parameter
+    RankEngine::Parts engine;    // but for its plan, metrics and transport
+    std::unique_ptr<Loss> loss;  // null: none by default
+    TiedGradients ties;          // empty places, one per use of each tied parameter
     std::shared_ptr<PipelineMetrics> metrics;
     Options options;
   };
@@ -88,6 +88,7 @@ class PipelineImpl : public Pipeline {
   const Plan& plan() const override { return plan_; }
   const ModelSignature& signature() const override { return signature_; }
   int64_t parameter_count() const override;
+  RankGroup& ranks() { return ranks_; }
   void SetIdleReason(IdleReason reason) override;
 
  private:
@@ -109,8 +110,11 @@ class PipelineImpl : public Pipeline {
   struct LedRun {
     std::shared_ptr<Run> run;
     std::shared_ptr<LocalCoordinator> leader;
+    std::shared_ptr<const void> open = {};  // on other ranks
   };
 
+  RankEngine::Parts WithOwn(RankEngine::Parts parts);
+  int stage_count() const { return static_cast<int>(plan_.stages.size()); }
   RunSpec NewSpec(SchedulePurpose purpose, int micro_batches);
   LedRun NewRun(RunSpec spec, ListsOfRun lists, std::shared_ptr<CancelToken> cancel);
   absl::Status RunToEnd(const LedRun& led, RunOutcome& outcome);
@@ -154,6 +158,7 @@ class PipelineImpl : public Pipeline {
   const std::shared_ptr<PipelineMetrics> metrics_;
 
   // Safe by itself.
+  RankGroup ranks_;  // before what tells it of arrivals
   RankEngine rank_;
   WeightsGate gate_;
   std::atomic<int64_t> next_run_ = 1;

@@ -13,6 +13,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
+#include "engine/plan/planner.h"
 
 namespace penstock {
 
@@ -24,6 +25,7 @@ struct PipelineImpl::InferenceParts {
   ScatteredLoss loss;
   std::vector<std::unique_ptr<EvaluationMetric>> metrics;
   std::vector<std::string> metric_names;
+  std::optional<LossSpec> own_loss;  // of the call
 
   ListsOfRun lists;
   std::shared_ptr<CancelToken> cancel;
@@ -47,7 +49,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     const std::vector<int64_t>& rows = parts_.inputs.rows;
     const InferenceCosts& costs = pipeline->rank_.filling().inference_costs();
     ticket_->alone_nanos = costs.MinToEnd(StageIndex(0), rows.front(), static_cast<int>(rows.size()) - 1);
-    ticket_->lane_nanos = costs.Work(rows) / pipeline->rank_.lanes();
+    ticket_->lane_nanos = costs.Work(rows) / LaneCount(pipeline->plan_);
   }
 
   void Start() override {
@@ -56,7 +58,8 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
   }
 
   void GiveWay() override {
-    if (ticket_->due) return;
+    // One that is due ends soon, but another rank does not know that it is.
+    if (ticket_->due && pipeline_->ranks_.alone()) return;
     std::shared_ptr<LocalCoordinator> leader;
     {
       absl::MutexLock lock(&mu_);
@@ -72,11 +75,14 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     spec.rows = parts_.inputs.rows;
     spec.inference = true;
     spec.keep_outputs = !parts_.evaluates();
-    const LedRun led = pipeline_->NewRun(std::move(spec), parts_.lists, parts_.cancel);
+    LedRun led = pipeline_->NewRun(std::move(spec), parts_.lists, parts_.cancel);
     led.run->inputs = parts_.inputs.micro_batches;
     led.run->losses = parts_.loss.losses;
     for (const auto& metric : parts_.metrics) led.run->metrics.push_back(metric.get());
     led.run->ticket = ticket_;
+    led.run->metric_names = parts_.metric_names;
+    led.run->own_loss = parts_.own_loss;
+    led.open = pipeline_->ranks_.Lead(led.run, led.leader);
     led.leader->WaitForTurn(&pipeline_->rank_.filling().turns(), ticket_);
     led.leader->OnEnd([self = shared_from_this()] { self->OnRunEnd(); });
     bool gives_way;
@@ -87,7 +93,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
       began_nanos_ = pipeline_->clock_->NowNanos();
     }
     if (gives_way) led.leader->GiveWay();
-    pipeline_->rank_.Start(led.run);
+    pipeline_->ranks_.Start(led.run);
   }
 
   void OnRunEnd() {
@@ -100,7 +106,9 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
       gives_way_ = false;
       seconds = static_cast<double>(pipeline.clock_->NowNanos() - began_nanos_) * 1e-9;
     }
-    pipeline.rank_.End(*ended.run);
+    const absl::Status closed = Guarded("the end of a run", [&] { pipeline.ranks_.End(*ended.run); });
+    if (!closed.ok()) ended.leader->Fail(closed);
+    ended.open.reset();  // before the pipeline may go
     if (ended.leader->MustRunAgain()) {
       pipeline.gate_.Reenter(shared_from_this());
       return;
@@ -183,6 +191,7 @@ void PipelineImpl::EvaluateAsync(EvaluationRequest request, std::function<void(a
   if (!metrics.ok()) return done(metrics.status());
   parts.metrics = *std::move(metrics);
   parts.metric_names = std::move(request.metrics);
+  parts.own_loss = batch.loss;
   parts.cancel = std::move(batch.cancel);
   parts.done = std::move(done);
   StartInference(std::move(parts), request.priority, request.turn);

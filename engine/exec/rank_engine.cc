@@ -1,6 +1,9 @@
 #include "engine/exec/rank_engine.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -10,13 +13,14 @@
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
 #include "engine/plan/planner.h"
+#include "engine/transport/local_transport.h"
 
 namespace penstock {
 namespace {
 
-std::vector<DeviceStreams*> StreamsOfStages(const std::vector<std::unique_ptr<Stage>>& stages) {
-  std::vector<DeviceStreams*> streams;
-  for (const auto& stage : stages) streams.push_back(&StreamsOf(stage->device()));
+std::vector<DeviceStreams*> StreamsOfStages(const std::vector<std::unique_ptr<Stage>>& stages, const Plan& plan) {
+  std::vector<DeviceStreams*> streams(plan.stages.size());
+  for (const auto& stage : stages) streams[stage->index()] = &StreamsOf(stage->device());
   return streams;
 }
 
@@ -32,14 +36,26 @@ RankEngine::RankEngine(Parts parts)
       fault_point_(std::move(parts.fault_point)),
       watch_passes_(std::move(parts.watch_passes)),
       schedules_(BuildRequestOf(plan_), std::move(parts.edit_lists)),
-      transport_(StreamsOfStages(stages_),
-                 [this](const MessageKey& key) {
-                   const int lane = plan_.stages[key.stage].lane;
-                   lanes_[lane]->state.Arrived(key, workers_[lane]->busy());
-                   workers_[lane]->Wake();
-                 }),
+      lane_at_(workers_.size()),
+      on_value_(std::move(parts.on_value)),
       filling_(parts.filling, plan_, parts.foresight) {
-  for (int lane = 0; lane < static_cast<int>(workers_.size()); ++lane) AddLane(lane);
+  for (int lane = 0; lane < static_cast<int>(workers_.size()); ++lane) {
+    if (workers_[lane] != nullptr) AddLane(lane);
+  }
+  std::vector<DeviceStreams*> streams = StreamsOfStages(stages_, plan_);
+  const auto arrival = [this](const MessageKey& key) { OnArrival(key); };
+  transport_ = parts.transport ? parts.transport(std::move(streams), arrival)
+                               : std::make_unique<LocalTransport>(std::move(streams), arrival);
+  for (const auto& lane : lanes_) lane->transport = transport_.get();
+}
+
+bool RankEngine::HasStage(int stage) const { return workers_[plan_.stages[stage].lane] != nullptr; }
+
+void RankEngine::OnArrival(const MessageKey& key) {
+  if (IsToLeader(key.kind)) return on_value_ ? on_value_(key) : void();
+  const int lane = plan_.stages[key.stage].lane;
+  lane_at_[lane]->state.Arrived(key, workers_[lane]->busy());
+  workers_[lane]->Wake();
 }
 
 void RankEngine::AddLane(int index) {
@@ -47,8 +63,9 @@ void RankEngine::AddLane(int index) {
   for (const auto& stage : stages_) {
     if (plan_.stages[stage->index()].lane == index) chunks.push_back(stage.get());
   }
-  lanes_.push_back(std::make_unique<Lane>(index, std::move(chunks), &transport_, &metrics_->lane(index),
+  lanes_.push_back(std::make_unique<Lane>(index, std::move(chunks), &metrics_->lane(index),
                                           &StreamsOf(workers_[index]->device()), clock_));
+  lane_at_[index] = lanes_.back().get();
   CountHeldBytes(*lanes_.back());
 }
 
@@ -78,14 +95,14 @@ std::shared_ptr<Run> RankEngine::Prepare(RunSpec spec, ListsOfRun lists, std::sh
   run->lists = std::move(lists);
   run->coordinator = std::move(coordinator);
   run->filling = &filling_;
-  run->passes.resize(stages_.size());
+  run->passes.resize(plan_.stages.size());
   for (auto& passes : run->passes) passes.resize(run->micro_batches());
   run->outputs.resize(run->micro_batches());
   run->input_gradient_values.resize(run->micro_batches());
   run->made_losses.resize(run->micro_batches());
   run->metric_sums.resize(run->micro_batches());
   if (run->spec.inference) {
-    run->arrivals = std::make_unique<ExpectedArrivals>(stages(), run->micro_batches());
+    run->arrivals = std::make_unique<ExpectedArrivals>(static_cast<int>(plan_.stages.size()), run->micro_batches());
   } else {
     run->before_action = before_action_;
     run->fault_point = fault_point_;
@@ -95,8 +112,8 @@ std::shared_ptr<Run> RankEngine::Prepare(RunSpec spec, ListsOfRun lists, std::sh
 }
 
 void RankEngine::Start(const std::shared_ptr<Run>& run) {
-  transport_.Open(run->spec.id);
-  absl::Cleanup close = [&] { transport_.Close(run->spec.id); };
+  transport_->Open(run->spec.id);
+  absl::Cleanup close = [&] { transport_->Close(run->spec.id); };
   std::vector<DeviceWorker::NewExecutors> made(lanes_.size());  // all of them before the first one runs
   for (size_t i = 0; i < lanes_.size(); ++i) made[i].push_back(std::make_unique<StageExecutor>(run, lanes_[i].get()));
   for (size_t i = 0; i < lanes_.size(); ++i) workers_[lanes_[i]->index]->Add(std::move(made[i]));
@@ -104,13 +121,15 @@ void RankEngine::Start(const std::shared_ptr<Run>& run) {
 }
 
 void RankEngine::End(const Run& run) {
-  transport_.Close(run.spec.id);
+  transport_->Close(run.spec.id);
   if (run.spec.inference) return;
   for (const auto& lane : lanes_) lane->state.CloseStep();
 }
 
 void RankEngine::WakeAll() {
-  for (DeviceWorker* worker : workers_) worker->Wake();
+  for (DeviceWorker* worker : workers_) {
+    if (worker != nullptr) worker->Wake();
+  }
 }
 
 // --- Stages.
@@ -151,18 +170,42 @@ absl::Status RankEngine::Undo() {
   });
 }
 
-NamedTensors RankEngine::StateViews(bool with_optimizer) const {
-  NamedTensors views;
+StatesOfStages RankEngine::States(bool with_optimizer) const {
+  StatesOfStages states;
   for (const auto& stage : stages_) {
-    for (NamedTensor& tensor : stage->SavedTensors()) views.push_back(std::move(tensor));
-  }
-  if (!with_optimizer) return views;
-  for (const auto& stage : stages_) {
+    states.push_back({.stage = stage->index(), .saved = stage->SavedTensors()});
+    if (!with_optimizer) continue;
     for (const NamedTensor& slot : stage->SavedOptimizerState()) {
-      views.push_back({"optimizer/" + slot.name, slot.tensor});
+      states.back().optimizer.push_back({"optimizer/" + slot.name, slot.tensor});
     }
   }
-  return views;
+  return states;
+}
+
+NamedTensors RankEngine::StateViews(bool with_optimizer) const { return InModelOrder(States(with_optimizer)); }
+
+absl::Status RankEngine::TakeState(const NamedTensors& state) {
+  const auto mismatch = [](const std::string& name, const char* problem) {
+    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH", absl::StrCat(name, ": ", problem))
+        .With("field", name);
+  };
+  std::unordered_map<std::string, const at::Tensor*> given;
+  for (const NamedTensor& entry : state) given.emplace(entry.name, &entry.tensor);
+  NamedTensors views = StateViews(/*with_optimizer=*/true);
+  for (NamedTensor& view : ReplicaViews()) views.push_back(std::move(view));
+  std::vector<const at::Tensor*> sources;
+  for (const NamedTensor& view : views) {
+    const auto found = given.find(view.name);
+    if (found == given.end()) return mismatch(view.name, "is missing");
+    const at::Tensor& source = *sources.emplace_back(found->second);
+    if (source.sizes() != view.tensor.sizes() || source.scalar_type() != view.tensor.scalar_type()) {
+      return mismatch(view.name, "has another shape or type");
+    }
+  }
+  return RunTorch([&] {
+    const at::NoGradGuard no_graph;
+    for (size_t i = 0; i < views.size(); ++i) views[i].tensor.copy_(*sources[i]);
+  });
 }
 
 NamedTensors RankEngine::ReplicaViews() const {
@@ -199,12 +242,32 @@ void RankEngine::FreezeGroups(const std::vector<ParameterGroup>& groups) {
 }
 
 NamedTensors RankEngine::Gradients(TiedGradients places) const {
+  ShareTiedGradients(places);
+  return InModelOrder(GradientsOfStages(places));
+}
+
+void RankEngine::ShareTiedGradients(TiedGradients& places) const {
   for (const auto& stage : stages_) stage->ShareTiedGradients(places);
-  NamedTensors gradients;
-  for (const auto& stage : stages_) {
-    for (NamedTensor& gradient : stage->Gradients(places)) gradients.push_back(std::move(gradient));
-  }
+}
+
+StatesOfStages RankEngine::GradientsOfStages(const TiedGradients& ties) const {
+  StatesOfStages gradients;
+  for (const auto& stage : stages_) gradients.push_back({.stage = stage->index(), .saved = stage->Gradients(ties)});
   return gradients;
+}
+
+FactsOfRank RankEngine::Facts() const {
+  FactsOfRank facts{.shapes = States(/*with_optimizer=*/true), .parameters = {}, .parameter_count = parameter_count()};
+  for (StateOfStage& state : facts.shapes) {
+    state.saved = ShapesOf(state.saved);
+    state.optimizer = ShapesOf(state.optimizer);
+  }
+  for (const auto& stage : stages_) {
+    for (const NamedTensor& parameter : stage->LearnedParameters()) {
+      facts.parameters[stage->index()].push_back(parameter.name);
+    }
+  }
+  return facts;
 }
 
 absl::StatusOr<NamedTensors> RankEngine::Accumulated() const {
@@ -215,14 +278,11 @@ absl::StatusOr<NamedTensors> RankEngine::Accumulated() const {
   return accumulated;
 }
 
-absl::Status RankEngine::SetAccumulated(const NamedTensors& accumulated) {
+absl::StatusOr<int64_t> RankEngine::TakeAccumulated(const NamedTensors& accumulated) {
   PENSTOCK_RETURN_IF_ERROR(OnEachStage([&](Stage& stage) { stage.SetAccumulated(accumulated); }));
   for (const auto& lane : lanes_) lane->CountGradients();
   PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors taken, Accumulated());
-  if (taken.size() == accumulated.size()) return absl::OkStatus();
-  return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
-               absl::StrCat("what was accumulated must be tensors of this pipeline, got ", accumulated.size(),
-                            " of which ", taken.size(), " are"));
+  return static_cast<int64_t>(taken.size());
 }
 
 int64_t RankEngine::parameter_count() const {

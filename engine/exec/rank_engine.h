@@ -16,16 +16,16 @@
 #include "engine/exec/schedule_book.h"
 #include "engine/exec/stage.h"
 #include "engine/exec/stage_executor.h"
+#include "engine/exec/state_of_stage.h"
 #include "engine/observe/metrics.h"
 #include "engine/plan/plan.h"
 #include "engine/tensor/named_tensors.h"
-#include "engine/transport/local_transport.h"
+#include "engine/transport/transport.h"
 
 namespace penstock {
 
-// The stages and lanes of one process: what a pipeline's leader commands. It knows no client, no gate and no step's
-// number. A plain class as long as every stage is in this process; stages on other ranks will stand behind an interface
-// with these methods.
+// The stages and lanes of one process, all of a plan's or some of them: what a pipeline's leader commands. It knows no
+// client, no gate and no step's number.
 //
 // Model:     Runs come and go; the stages keep weights, gradients and what an undo needs between them. Whoever leads a
 //            run talks with its lanes through the run's coordinator.
@@ -36,10 +36,17 @@ namespace penstock {
 // Lifecycle: Prepare(), Start(), the end of the run, which its coordinator reports, End().
 class RankEngine {
  public:
+  // `streams` by stage; null: another rank's.
+  using MakeTransport = std::function<std::unique_ptr<Transport>(std::vector<DeviceStreams*> streams,
+                                                                 std::function<void(const MessageKey&)> on_arrival)>;
   struct Parts {
-    const Plan* plan = nullptr;
-    std::vector<std::unique_ptr<Stage>> stages;
-    std::vector<DeviceWorker*> workers;  // by lane
+    const Plan* plan = nullptr;                  // of all ranks
+    std::vector<std::unique_ptr<Stage>> stages;  // of this one, in model order
+    std::vector<DeviceWorker*> workers;          // by lane; null: another rank's
+    // Makes what carries messages to other ranks' stages, and tells of what has come for this rank's; null: all stages
+    // are here.
+    MakeTransport transport = {};
+    std::function<void(const MessageKey&)> on_value = {};  // a message to the leader has come; may be empty
     PipelineMetrics* metrics = nullptr;
     Clock* clock = nullptr;
     BubbleFillingSpec filling = {};
@@ -51,10 +58,14 @@ class RankEngine {
   };
   explicit RankEngine(Parts parts);
 
+  // Its own ones.
   int lanes() const { return static_cast<int>(lanes_.size()); }
   int stages() const { return static_cast<int>(stages_.size()); }
-  const Device& first_device() const { return stages_.front()->device(); }
+  bool HasStage(int stage) const;
+  // Null where the first stage is another rank's.
+  const Device* first_device() const { return HasStage(0) ? &stages_.front()->device() : nullptr; }
   BubbleFilling& filling() { return filling_; }
+  Transport& transport() { return *transport_; }
 
   // --- Runs.
 
@@ -64,7 +75,7 @@ class RankEngine {
   }
   // A run with places for all that its lanes make; inputs, losses and gradients are the caller's to put in.
   std::shared_ptr<Run> Prepare(RunSpec spec, ListsOfRun lists, std::shared_ptr<RunCoordinator> coordinator);
-  // Gives every lane its list.
+  // Gives every lane of this rank its list.
   void Start(const std::shared_ptr<Run>& run);
   // All lanes have left: their messages go, and the step on a lane is closed unless it was an inference.
   void End(const Run& run);
@@ -83,15 +94,25 @@ class RankEngine {
   // Parameters, buffers and, if asked, optimizer state, in model order: views. And the copies of tied ones among them.
   NamedTensors StateViews(bool with_optimizer) const;
   NamedTensors ReplicaViews() const;
+  // The same by stage; and what these stages have of a whole state, put back. Fails: MODEL_MISMATCH naming what is not
+  // there or does not fit, with nothing changed; as RunTorch, half-way.
+  StatesOfStages States(bool with_optimizer) const;
+  absl::Status TakeState(const NamedTensors& state);
+  FactsOfRank Facts() const;
   // Of every parameter that learns, or is frozen, once, in model order.
   std::vector<std::string> ParameterNames() const;
   // What is accumulated, as a step would take it, in model order; parameters without a gradient are left out. Views,
   // and sums of tied ones. `places`: empty ones, one per use of each tied parameter. May throw (RunTorch).
   NamedTensors Gradients(TiedGradients places) const;
+  // The same in two parts, for stages on several ranks: puts the gradients of this rank's uses into their places; and
+  // returns the gradients of each of its stages, given those of all uses.
+  void ShareTiedGradients(TiedGradients& places) const;
+  StatesOfStages GradientsOfStages(const TiedGradients& ties) const;
   // What is accumulated, as the stages have it, with what they have noted (Stage::Accumulated): views. And back, into
-  // stages that have nothing of it. Fails: as RunTorch; MODEL_MISMATCH; then discard.
+  // stages that have nothing of it: those that are this rank's, and how many they were. Fails: as RunTorch;
+  // MODEL_MISMATCH; then discard.
   absl::StatusOr<NamedTensors> Accumulated() const;
-  absl::Status SetAccumulated(const NamedTensors& accumulated);
+  absl::StatusOr<int64_t> TakeAccumulated(const NamedTensors& accumulated);
   int64_t parameter_count() const;
   // Other settings of the optimizer, on all stages or on none. Fails: as Optimizer::WithSettings.
   absl::Status UpdateOptimizer(const OptimizerSpec& spec);
@@ -103,6 +124,7 @@ class RankEngine {
   // On the streams that runs compute on, lane by lane. Fails: as RunTorch, without the stages behind.
   absl::Status OnEachStage(const std::function<void(Stage&)>& body) const;
   void AddLane(int index);
+  void OnArrival(const MessageKey& key);
   void CountHeldBytes(Lane& lane) const;
 
   const Plan& plan_;
@@ -116,9 +138,11 @@ class RankEngine {
 
   // Safe by itself.
   ScheduleBook schedules_;
-  LocalTransport transport_;
+  std::vector<Lane*> lane_at_;  // by lane; null: another rank's
+  const std::function<void(const MessageKey&)> on_value_;
   BubbleFilling filling_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  std::unique_ptr<Transport> transport_;  // behind what its arrivals use
 };
 
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "engine/exec/stage.h"
 #include "engine/filling/expected_arrivals.h"
 #include "engine/model/metric.h"
+#include "engine/model/model_spec.h"
 #include "engine/schedule/schedule.h"
 #include "engine/tensor/micro_batch.h"
 
@@ -38,7 +40,9 @@ inline constexpr MicroBatchIndex kNoMicroBatch(std::numeric_limits<int32_t>::max
 //            makes it stale (`step`).
 class Graph {
  public:
-  std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
+  std::vector<std::vector<Pass>> passes;       // [stage][micro-batch]; on other ranks under the number of `run`
+  int64_t run = 0;                             // of its Forward
+  std::shared_ptr<const void> elsewhere = {};  // as long as this is there
   StepId step;
   int micro_batch_base = 0;
   std::vector<int64_t> micro_batch_rows;
@@ -65,6 +69,10 @@ struct Run {
   std::vector<LossContext> losses;               // by micro-batch, for the last stage; empty without a loss
   std::vector<const EvaluationMetric*> metrics;  // for the last stage, of outputs and targets of the losses
   std::vector<Batch> output_gradients;           // by micro-batch, for a Backward
+  std::optional<LossSpec> own_loss;              // of the call, if its losses are not the pipeline's own
+  std::vector<std::string> metric_names;
+  bool led_here = true;  // else inputs, losses' targets and output gradients come from the leader's process
+  bool targets = false;  // such targets come
   BubbleFilling* filling = nullptr;
   std::shared_ptr<RunProgress> progress;                   // of a training run, if it is followed
   std::shared_ptr<InferenceTicket> ticket;                 // of an inference run

@@ -24,6 +24,7 @@ struct RunSpec {
   bool keep_graph = false;  // passes stay for a later Backward
   bool retain_graph = false;
   bool accumulating = false;  // gradients of earlier contributions are there
+  int64_t graph = 0;          // of a Backward: the run of its Forward
   bool keep_outputs = false;
   bool input_gradients = false;  // of the whole model's inputs
 

@@ -95,6 +95,8 @@ StageExecutor::Readiness StageExecutor::Look() {
     } else if (action->kind == ActionKind::kOptimizer && !step_.MayGoOn()) {
       Wait(StageState::kSync);
       return Readiness::kWaiting;
+    } else if (!run_->led_here && !TakeFromLeader(*action)) {
+      return Readiness::kWaiting;
     } else {
       return Readiness::kReady;
     }
@@ -169,6 +171,7 @@ void StageExecutor::RunAction(const Action& action) {
     Watch(PassEvent::When::kEnded, action, pass);
     if (!run_->spec.inference) accounts_.Count(action, pass);
     HandOver(action);
+    if (!run_->led_here) SendToLeader(action);
   }
   ++position_;
   while (Next() != nullptr && IsSend(Next()->kind)) Send(actions_[position_++]);
@@ -243,6 +246,67 @@ void StageExecutor::HandOver(const Action& action) {
   }
 }
 
+namespace {
+
+// What the leader sends for an action of a run, in the order of MessageKind.
+std::vector<MessageKind> FromLeader(const Run& run, const Action& action) {
+  const bool first = action.stage == 0;
+  const bool last = action.stage + 1 == run.lists.schedule->stages;
+  if (action.kind == ActionKind::kForward) {
+    std::vector<MessageKind> kinds;
+    if (first) kinds.push_back(MessageKind::kInput);
+    if (last && run.targets) kinds.push_back(MessageKind::kTarget);
+    return kinds;
+  }
+  if (!ConsumesGradient(action.kind) || !last || run.spec.purpose != SchedulePurpose::kBackwardOnly) return {};
+  return {MessageKind::kOutputGradient};
+}
+
+void Put(Run& run, MessageKind kind, int micro_batch, Batch values) {
+  if (kind == MessageKind::kInput) {
+    run.inputs[micro_batch] = std::move(values);
+  } else if (kind == MessageKind::kTarget) {
+    LossContext& loss = run.losses[micro_batch];
+    loss.target = values.TensorAt(0);
+    if (values.size() > 1) loss.weights = values.TensorAt(1);
+  } else {
+    run.output_gradients[micro_batch] = std::move(values);
+  }
+}
+
+}  // namespace
+
+bool StageExecutor::TakeFromLeader(const Action& action) {
+  for (const MessageKind kind : FromLeader(*run_, action)) {
+    const MessageKey key{.run = run_->spec.id, .kind = kind, .stage = action.stage, .micro_batch = action.micro_batch};
+    if (came_.contains(key)) continue;
+    std::optional<ValuesInFlight> message = lane_->transport->TryReceive(key);
+    if (!message.has_value()) {
+      Wait(started_ ? StageState::kWaitActivation : StageState::kFill, key);
+      message = lane_->transport->TryReceive(key);  // it may have come before the note
+    }
+    if (!message.has_value()) return false;
+    came_.insert(key);
+    Put(*run_, kind, action.micro_batch, std::move(message->values));
+    waiting_.reset();
+  }
+  return true;
+}
+
+void StageExecutor::SendToLeader(const Action& action) {
+  const auto m = static_cast<size_t>(action.micro_batch);
+  const bool output = action.kind == ActionKind::kForward && action.stage + 1 == run_->lists.schedule->stages &&
+                      run_->spec.keep_outputs;
+  const bool gradient = ConsumesGradient(action.kind) && action.stage == 0 && run_->spec.input_gradients;
+  if (!output && !gradient) return;
+  Batch values = std::exchange(output ? run_->outputs[m] : run_->input_gradient_values[m], {});
+  const MessageKey key{.run = run_->spec.id,
+                       .kind = output ? MessageKind::kOutput : MessageKind::kInputGradient,
+                       .stage = action.stage,
+                       .micro_batch = action.micro_batch};
+  if (absl::Status sent = lane_->transport->Send(key, std::move(values)); !sent.ok()) Fail(std::move(sent), action);
+}
+
 // One stage has done a part of the step; the lane's next one does the same part, and after the last one comes the next
 // part.
 void StageExecutor::EndStepPart() {
@@ -313,7 +377,10 @@ void StageExecutor::CloseLane() {
 
 MessageKey StageExecutor::KeyOf(const Action& action) const {
   const bool gradient = action.kind == ActionKind::kSendBackward || action.kind == ActionKind::kReceiveBackward;
-  MessageKey key{.run = run_->spec.id, .gradient = gradient, .stage = action.stage, .micro_batch = action.micro_batch};
+  MessageKey key{.run = run_->spec.id,
+                 .kind = gradient ? MessageKind::kGradient : MessageKind::kActivation,
+                 .stage = action.stage,
+                 .micro_batch = action.micro_batch};
   if (action.peer >= 0) {
     key.stage = IsSend(action.kind) ? action.peer : action.stage;
     key.peer = IsSend(action.kind) ? action.stage : action.peer;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "engine/exec/lane.h"
 #include "engine/exec/lane_accounts.h"
 #include "engine/exec/lane_step.h"
@@ -59,6 +60,8 @@ class StageExecutor {
   void EndStepPart();
   void Watch(PassEvent::When when, const Action& action, const Pass& pass) const;
   void HandOver(const Action& action);
+  bool TakeFromLeader(const Action& action);  // false: something is not there yet
+  void SendToLeader(const Action& action);
   void Send(const Action& action);
   void Fail(absl::Status status, const Action& action);
   void Leave();
@@ -79,10 +82,11 @@ class StageExecutor {
   LaneStep step_;
   LaneAccounts accounts_;
   bool left_ = false;
-  int untold_ = 0;                     // begins and ends of actions whose times are not known yet
-  int64_t action_begin_ = 0;           // of the last action that is known to have begun
-  const int64_t begin_nanos_;          // when the lane got its list
-  std::optional<StageState> waiting_;  // what was last reported
+  int untold_ = 0;                        // begins and ends of actions whose times are not known yet
+  int64_t action_begin_ = 0;              // of the last action that is known to have begun
+  const int64_t begin_nanos_;             // when the lane got its list
+  std::optional<StageState> waiting_;     // what was last reported
+  absl::flat_hash_set<MessageKey> came_;  // from the leader
 };
 
 }  // namespace penstock

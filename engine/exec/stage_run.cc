@@ -39,8 +39,9 @@ void StageRun::Forward(int m) {
   const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
   if (!last()) outgoing_[m] = pass.outputs.MapTensors(detached);
   if (last() && run_->spec.keep_outputs) {
-    // They may be views of what a step of the same run changes: it is decided once they are joined, which copies them.
-    run_->outputs[m] = pass.outputs.MapTensors(to_host);
+    // They may be views of what a step of the same run changes: it is decided once they are joined, which copies them,
+    // or have been sent.
+    run_->outputs[m] = run_->led_here ? pass.outputs.MapTensors(to_host) : pass.outputs.MapTensors(detached);
   }
   outgoing_skips_[m].clear();
   for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));
@@ -88,8 +89,9 @@ void StageRun::GiveBack(int m, InputGradients gradients) {
   if (!stage_->first()) {
     outgoing_[m] = std::move(gradients.inputs);
   } else if (run_->spec.input_gradients) {
+    const auto to_host = [this](const at::Tensor& tensor) { return SendToHost(tensor, streams_); };
     run_->input_gradient_values[m] =
-        gradients.inputs.MapTensors([this](const at::Tensor& tensor) { return SendToHost(tensor, streams_); });
+        run_->led_here ? gradients.inputs.MapTensors(to_host) : std::move(gradients.inputs);
   }
 }
 

@@ -58,7 +58,8 @@ void TraceMessage(LaneMetrics& lane, const Run& run, const Action& action, const
   record.stage = action.stage;
   record.micro_batch = action.micro_batch;
   record.peer = static_cast<int16_t>(action.peer);
-  record.correlation = MessageCorrelation(key.run, key.gradient, key.stage, key.micro_batch, key.peer);
+  record.correlation =
+      MessageCorrelation(key.run, key.kind == MessageKind::kGradient, key.stage, key.micro_batch, key.peer);
   lane.trace.actions.Record(record);
 }
 

@@ -48,14 +48,29 @@ void GroupTransport::Close(int64_t run) {
   sent_.erase(run);
 }
 
+Rank GroupTransport::ReceiverOf(const MessageKey& key) const {
+  return IsToLeader(key.kind) ? options_.leader : options_.rank_of_stage.at(key.stage);
+}
+
+DeviceStreams& GroupTransport::StreamsOfSender(const MessageKey& key) const {
+  if (IsFromLeader(key.kind)) return CpuStreams();
+  return *options_.streams.at(IsToLeader(key.kind) ? key.stage : SenderOf(key));
+}
+
+// What the leader gives stays on the host, as inputs do in its own process.
+DeviceStreams& GroupTransport::StreamsOfReceiver(const MessageKey& key) const {
+  const bool between_stages = !IsFromLeader(key.kind) && !IsToLeader(key.kind);
+  return between_stages ? *options_.streams.at(key.stage) : CpuStreams();
+}
+
 absl::Status GroupTransport::Send(const MessageKey& key, Batch values) {
-  const Rank to = options_.rank_of_stage.at(key.stage);
+  const Rank to = ReceiverOf(key);
   return to == options_.self ? SendLocally(key, std::move(values)) : SendToRank(to, key, std::move(values));
 }
 
 absl::Status GroupTransport::SendLocally(const MessageKey& key, Batch values) {
-  PENSTOCK_ASSIGN_OR_RETURN(ValuesInFlight message, Carry(std::move(values), *options_.streams.at(SenderOf(key)),
-                                                          *options_.streams.at(key.stage)));
+  PENSTOCK_ASSIGN_OR_RETURN(ValuesInFlight message,
+                            Carry(std::move(values), StreamsOfSender(key), StreamsOfReceiver(key)));
   PENSTOCK_ASSIGN_OR_RETURN(const bool kept, mailboxes_.Put(key, std::move(message)));
   if (kept && options_.on_arrival) options_.on_arrival(key);
   return absl::OkStatus();
@@ -70,21 +85,31 @@ absl::Status GroupTransport::SendToRank(Rank to, const MessageKey& key, Batch va
       return Error(absl::StatusCode::kInternal, "BUG", ToString(key) + " was sent twice");
     }
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const Batch on_host, OnHost(std::move(values), *options_.streams.at(SenderOf(key))));
+  PENSTOCK_ASSIGN_OR_RETURN(const Batch on_host, OnHost(std::move(values), StreamsOfSender(key)));
   PENSTOCK_ASSIGN_OR_RETURN(EncodedMessage message, EncodeTensorMessage(key, on_host));
   return channel_->Send(to, message.header, std::move(message.payload),
                         options_.clock->NowNanos() + options_.send_timeout_nanos, ToString(key));
 }
 
-absl::StatusOr<const std::vector<TensorSignature>*> GroupTransport::Admit(Rank from, const MessageKey& key) const {
+absl::StatusOr<const std::vector<TensorForm>*> GroupTransport::Admit(Rank from, const MessageKey& key) const {
   const auto stages = static_cast<int>(options_.rank_of_stage.size());
-  if (key.stage >= stages || options_.rank_of_stage[key.stage] != options_.self) {
-    return BadRankMessage("key.stage", absl::StrCat("must be a stage of rank ", options_.self.value()),
+  const Rank of_stage = IsToLeader(key.kind) ? from : options_.self;
+  if (key.stage >= stages || options_.rank_of_stage[key.stage] != of_stage) {
+    return BadRankMessage("key.stage", absl::StrCat("must be a stage of rank ", of_stage.value()),
                           absl::StrCat(key.stage));
   }
-  const int sender = SenderOf(key);
-  if (sender < 0 || sender >= stages || options_.rank_of_stage[sender] != from) {
-    return BadRankMessage("key.peer", absl::StrCat("must name a stage of rank ", from.value()), absl::StrCat(sender));
+  if (IsFromLeader(key.kind) || IsToLeader(key.kind)) {
+    const Rank other = IsToLeader(key.kind) ? options_.self : from;
+    if (other != options_.leader) {
+      return BadRankMessage("key.kind",
+                            absl::StrCat("must be one between stages, for rank ", other.value(), " is not the leader"),
+                            ToString(key));
+    }
+  } else {
+    const int sender = SenderOf(key);
+    if (sender < 0 || sender >= stages || options_.rank_of_stage[sender] != from) {
+      return BadRankMessage("key.peer", absl::StrCat("must name a stage of rank ", from.value()), absl::StrCat(sender));
+    }
   }
   if (mailboxes_.IsClosed(key.stage, key.run)) return absl::CancelledError("the run has ended");
   return options_.expected ? options_.expected(key) : nullptr;
@@ -106,8 +131,7 @@ absl::StatusOr<Landing> GroupTransport::OnMessage(Rank from, std::string_view co
 }
 
 absl::Status GroupTransport::Deliver(const MessageKey& key, Batch values, Receipt receipt) {
-  PENSTOCK_ASSIGN_OR_RETURN(ValuesInFlight message,
-                            Carry(std::move(values), CpuStreams(), *options_.streams.at(key.stage)));
+  PENSTOCK_ASSIGN_OR_RETURN(ValuesInFlight message, Carry(std::move(values), CpuStreams(), StreamsOfReceiver(key)));
   PENSTOCK_ASSIGN_OR_RETURN(const bool kept,
                             mailboxes_.Put(key, std::move(message), /*may_be_early=*/true, std::move(receipt)));
   if (kept && options_.on_arrival) options_.on_arrival(key);

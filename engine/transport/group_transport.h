@@ -38,11 +38,12 @@ class GroupTransport : public Transport {
     Rank self;
     std::vector<Rank> rank_of_stage;
     std::vector<DeviceStreams*> streams;  // by stage; null for those of other ranks
+    Rank leader = {};                     // gives inputs and targets, and takes outputs
     ChannelName channel;
     std::map<Rank, EdgeCredits> credits;  // of the ranks that share a message with this one
     int64_t send_timeout_nanos = 0;       // how long a Send may wait for credit
     Clock* clock = RealClock();           // usually only tests set this
-    std::function<const std::vector<TensorSignature>*(const MessageKey&)> expected = {};  // may be empty; null: any
+    std::function<const std::vector<TensorForm>*(const MessageKey&)> expected = {};  // may be empty; null: any
     std::function<void(const MessageKey&)> on_arrival = {};                               // may be empty
     std::function<void(Rank peer, const absl::Status&)> on_failed = {};                   // may be empty
   };
@@ -58,10 +59,13 @@ class GroupTransport : public Transport {
   int64_t waiting() const { return mailboxes_.waiting(); }
 
  private:
+  Rank ReceiverOf(const MessageKey& key) const;
+  DeviceStreams& StreamsOfSender(const MessageKey& key) const;
+  DeviceStreams& StreamsOfReceiver(const MessageKey& key) const;
   absl::Status SendLocally(const MessageKey& key, Batch values);
   absl::Status SendToRank(Rank to, const MessageKey& key, Batch values);
   absl::StatusOr<Landing> OnMessage(Rank from, std::string_view content, int64_t payload_bytes, Receipt receipt);
-  absl::StatusOr<const std::vector<TensorSignature>*> Admit(Rank from, const MessageKey& key) const;
+  absl::StatusOr<const std::vector<TensorForm>*> Admit(Rank from, const MessageKey& key) const;
   absl::Status Deliver(const MessageKey& key, Batch values, Receipt receipt);
 
   const Options options_;

@@ -176,7 +176,12 @@ class Decoder {
 
   absl::Status GetKey(MessageKey* key) {
     PENSTOCK_RETURN_IF_ERROR(in_.Get("key.run", &key->run));
-    PENSTOCK_RETURN_IF_ERROR(in_.GetBool("key.gradient", &key->gradient));
+    uint8_t kind = 0;
+    PENSTOCK_RETURN_IF_ERROR(in_.Get("key.kind", &kind));
+    if (kind > static_cast<uint8_t>(MessageKind::kInputGradient)) {
+      return BadRankMessage("key.kind", "must be a kind of message", absl::StrCat(kind));
+    }
+    key->kind = static_cast<MessageKind>(kind);
     PENSTOCK_RETURN_IF_ERROR(in_.Get("key.stage", &key->stage));
     PENSTOCK_RETURN_IF_ERROR(in_.Get("key.micro_batch", &key->micro_batch));
     PENSTOCK_RETURN_IF_ERROR(in_.Get("key.peer", &key->peer));
@@ -351,7 +356,7 @@ class Decoder {
   std::vector<TensorPlace> places_;
 };
 
-bool Matches(const TensorPlace& place, const TensorSignature& signature) {
+bool Matches(const TensorPlace& place, const TensorForm& signature) {
   if (place.type != signature.type || place.shape.size() != signature.shape.size()) return false;
   for (size_t i = 0; i < place.shape.size(); ++i) {
     if (signature.shape[i] != -1 && signature.shape[i] != place.shape[i]) return false;
@@ -363,7 +368,7 @@ std::string SignatureText(at::ScalarType type, const std::vector<int64_t>& shape
   return absl::StrCat(c10::toString(type), " ", ShapeText(shape));
 }
 
-absl::Status CheckExpected(const std::vector<TensorPlace>& places, const std::vector<TensorSignature>& expected) {
+absl::Status CheckExpected(const std::vector<TensorPlace>& places, const std::vector<TensorForm>& expected) {
   std::vector<const TensorPlace*> defined;
   for (const TensorPlace& place : places) {
     if (place.defined) defined.push_back(&place);
@@ -403,7 +408,7 @@ absl::StatusOr<EncodedMessage> EncodeTensorMessage(const MessageKey& key, const 
   Encoder encoder;
   PackedWriter& out = encoder.out();
   out.Put(key.run);
-  out.Put(static_cast<uint8_t>(key.gradient));
+  out.Put(static_cast<uint8_t>(key.kind));
   out.Put(key.stage);
   out.Put(key.micro_batch);
   out.Put(key.peer);
@@ -427,7 +432,7 @@ absl::StatusOr<DecodedMessage> DecodeTensorMessage(std::string_view header, int6
   Decoder decoder(header);
   DecodedMessage message;
   PENSTOCK_RETURN_IF_ERROR(decoder.GetKey(&message.key));
-  const std::vector<TensorSignature>* expected = nullptr;
+  const std::vector<TensorForm>* expected = nullptr;
   if (admit) {
     PENSTOCK_ASSIGN_OR_RETURN(expected, admit(message.key));
   }

@@ -20,7 +20,7 @@
 namespace penstock {
 
 // What the plan says of a tensor. A dimension of -1 may have any size.
-struct TensorSignature {
+struct TensorForm {
   at::ScalarType type = at::ScalarType::Undefined;
   std::vector<int64_t> shape;
 };
@@ -28,7 +28,7 @@ struct TensorSignature {
 // Judges a message by its key, before the rest is read. Answers with the tensors that it must have, in the order of
 // Batch::AllTensors(), undefined ones left out; null where any will do. A message without tensors fits always: gradients
 // may be None.
-using Admission = std::function<absl::StatusOr<const std::vector<TensorSignature>*>(const MessageKey&)>;
+using Admission = std::function<absl::StatusOr<const std::vector<TensorForm>*>(const MessageKey&)>;
 
 struct EncodedMessage {
   std::string header;

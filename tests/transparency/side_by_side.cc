@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
+#include <random>
 #include <stdexcept>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "absl/synchronization/notification.h"
 #include "engine/autograd/seeds.h"
 #include "engine/base/error.h"
+#include "engine/plan/planner.h"
 
 namespace penstock::testing {
 namespace {
@@ -137,9 +139,21 @@ Difference SideBySide::RunSteps() {
 
 Difference SideBySide::MakePipeline(const RandomLayout& layout) {
   Pipeline::Options options;
-  options.devices = &pool_;
+  options.devices = pool_;
   options.profile = {.rows = 2, .repeats = 1};
   options.before_action = [this](const Action& action) { BeforeAction(action); };
+  if (group_ != nullptr) {
+    options = group_->Options(std::move(options));
+    options.edits.plan = [this](Plan& plan) {
+      std::mt19937_64 random(case_.seed);
+      std::vector<Rank> ranks;
+      for (int lane = 0; lane < LaneCount(plan); ++lane) ranks.emplace_back(random() % group_->ranks());
+      for (StagePlan& stage : plan.stages) {
+        stage.rank = ranks[stage.lane];
+        if (stage.rank != Rank(0)) ++stages_elsewhere_;
+      }
+    };
+  }
   auto made = Pipeline::Create(SpecOf(case_, layout), options);
   if (!made.ok()) return {"create", absl::StrCat("Create: ", made.status().ToString())};
   pipeline_ = *std::move(made);
@@ -382,7 +396,7 @@ Difference SideBySide::Evaluation() const {
     got = std::move(outcome);
     done.Notify();
   });
-  pool_.Wait(done);
+  pool_->Wait(done);
   if (!got.ok()) return Failed("Evaluate", got.status());
   const double want = plain_->Evaluate(batch.inputs, batch.target, case_.inference.micro_batches);
   if (!SameBits(*got->loss, want)) return Values(absl::StrCat("evaluated loss ", *got->loss, " not ", want));
@@ -401,7 +415,7 @@ Difference SideBySide::Inference() {
     got = std::move(outcome);
     done.Notify();
   });
-  pool_.Wait(done);
+  pool_->Wait(done);
   if (!got.ok()) return Failed("Infer", got.status());
   return CompareOutputs("Infer", got->outputs, plain_->Infer(batch.inputs, case_.inference.micro_batches));
 }

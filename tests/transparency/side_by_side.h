@@ -12,6 +12,7 @@
 #include "engine/exec/pipeline.h"
 #include "engine/model/loss.h"
 #include "engine/schedule/action.h"
+#include "tests/support/group_in_process.h"
 #include "tests/support/plain_reference.h"
 #include "tests/transparency/random_case.h"
 
@@ -34,11 +35,15 @@ struct Difference {
 class SideBySide {
  public:
   // Both must outlive it; the pool has RandomCaseDevices().
-  SideBySide(const RandomCase& one, DevicePool& pool) : case_(one), pool_(pool) {}
+  SideBySide(const RandomCase& one, DevicePool& pool) : case_(one), pool_(&pool) {}
+  // The lanes stand on the ranks of a group, at random.
+  SideBySide(const RandomCase& one, GroupInProcess& group) : case_(one), pool_(&group.devices()), group_(&group) {}
 
   // What differs first, or nothing.
   Difference Run();
 
+  // Of the pipelines that it made: stages that did not stand on the leader's rank.
+  int stages_elsewhere() const { return stages_elsewhere_; }
   // How often an action of a kind was run in training.
   int CountOf(ActionKind kind) const { return actions_[static_cast<size_t>(kind)].load(); }
 
@@ -75,13 +80,15 @@ class SideBySide {
   Difference Inference();
 
   const RandomCase& case_;
-  DevicePool& pool_;
+  DevicePool* const pool_;
+  GroupInProcess* const group_ = nullptr;
   const RandomLayout* layout_ = nullptr;  // of the pipeline
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<Loss> loss_;
   std::unique_ptr<PlainReference> plain_;
   std::array<std::atomic<int>, 10> actions_{};  // by kind
-  int batch_ = 0;                               // number of the next mini-batch
+  int stages_elsewhere_ = 0;
+  int batch_ = 0;  // number of the next mini-batch
   // Of the attempt under way.
   std::atomic<int64_t> until_broken_ = -1;  // actions that begin before the one that breaks; -1: none does
   std::shared_ptr<CancelToken> cancel_;     // null: it throws

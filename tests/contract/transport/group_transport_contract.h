@@ -34,7 +34,7 @@ class RankOfTest {
     EdgeCredit credit = {.messages = 1000, .bytes = int64_t{1} << 30};
     int64_t send_timeout_nanos = kMinuteNanos;
     GroupIdentity group = {};
-    std::vector<TensorSignature> expected = {};  // of every message; empty: any
+    std::vector<TensorForm> expected = {};  // of every message; empty: any
     int throws_at = -1;                          // the arrival of this micro-batch
   };
 
@@ -164,7 +164,7 @@ class GroupTransportContract : public ::testing::Test {
  protected:
   using Ranks = TwoRanks<CarrierFactory>;
   static MessageKey Key(int micro_batch, int64_t run = 1) {
-    return {.run = run, .gradient = false, .stage = 1, .micro_batch = micro_batch};
+    return {.run = run, .stage = 1, .micro_batch = micro_batch};
   }
   static Batch Value(double value) { return Batch(at::full({2}, value)); }
 };
@@ -176,7 +176,7 @@ TYPED_TEST_P(GroupTransportContract, NestedValuesAndLargeTensorsArriveBitForBit)
   ranks.Open(1);
   const at::Tensor large = at::zeros({1 << 20}, at::kBFloat16).normal_();
   const at::Tensor small = at::full({}, int64_t{7}, at::kLong);
-  const MessageKey key{.run = 1, .gradient = true, .stage = 2, .micro_batch = 4, .peer = 3};
+  const MessageKey key{.run = 1, .kind = MessageKind::kGradient, .stage = 2, .micro_batch = 4, .peer = 3};
   ASSERT_TRUE(
       ranks.Send(key, Batch::Tuple({Value(), Value::Dict({{"large", Value(large)}}), WholeTensor{small}})).ok());
   const auto got = ranks.ranks[0]->Receive(key);
@@ -288,7 +288,7 @@ TYPED_TEST_P(GroupTransportContract, ForeignFramesAreDroppedAndCountedAndLiesAre
                   .ok());
   rank.Start(peer->address());
   rank.transport->Open(1);
-  const auto message = EncodeTensorMessage({.run = 1, .gradient = true, .stage = 0}, this->Value(3));
+  const auto message = EncodeTensorMessage({.run = 1, .kind = MessageKind::kGradient, .stage = 0}, this->Value(3));
   const FrameHeader right{.from = Rank(1), .to = Rank(0), .channel = {"pipeline", Epoch(1)}, .payload_bytes = 8};
   const auto send = [&](FrameHeader header, std::string_view content) {
     header.content = content;
@@ -317,12 +317,12 @@ TYPED_TEST_P(GroupTransportContract, ForeignFramesAreDroppedAndCountedAndLiesAre
   header.content = message->header;
   peer->Send(Rank(0), {.header = EncodeFrameHeader(header)});  // and none come
   send(right, std::string_view(message->header).substr(0, 30));
-  send(right, EncodeTensorMessage({.run = 1, .gradient = true, .stage = 1}, this->Value(3))->header);
-  send(right, EncodeTensorMessage({.run = 1, .gradient = false, .stage = 2}, Batch(at::zeros({3})))->header);
-  send(right, EncodeTensorMessage({.run = 1, .gradient = false, .stage = 2, .peer = 0}, this->Value(3))->header);
+  send(right, EncodeTensorMessage({.run = 1, .kind = MessageKind::kGradient, .stage = 1}, this->Value(3))->header);
+  send(right, EncodeTensorMessage({.run = 1, .stage = 2}, Batch(at::zeros({3})))->header);
+  send(right, EncodeTensorMessage({.run = 1, .stage = 2, .peer = 0}, this->Value(3))->header);
   send(right, message->header);
   ASSERT_TRUE(rank.AwaitArrivals(1));
-  EXPECT_TRUE(rank.transport->TryReceive({.run = 1, .gradient = true, .stage = 0}).has_value());
+  EXPECT_TRUE(rank.transport->TryReceive({.run = 1, .kind = MessageKind::kGradient, .stage = 0}).has_value());
   const EdgeCounts counts = rank.edges.counts();
   EXPECT_EQ(counts.strangers, 1);
   EXPECT_EQ(counts.stale, 3);

@@ -23,7 +23,7 @@ TEST(LocalTransport, TellsArrivalsAndCountsWhatWaits) {
   std::vector<MessageKey> arrived;
   LocalTransport transport({&CpuStreams(), &CpuStreams()}, [&](const MessageKey& key) { arrived.push_back(key); });
   transport.Open(7);
-  const MessageKey key{.run = 7, .gradient = false, .stage = 1, .micro_batch = 3};
+  const MessageKey key{.run = 7, .stage = 1, .micro_batch = 3};
   ASSERT_TRUE(transport.Send(key, Batch(at::full({1}, 1.0))).ok());
   ASSERT_EQ(arrived.size(), 1);
   EXPECT_EQ(arrived[0], key);
@@ -41,7 +41,7 @@ TEST(LocalTransport, CarriesTensorsInsideOfContainersBetweenAccelerators) {
   const at::Tensor outer = at::full({1}, 1.0);
   const at::Tensor inner = at::full({1}, 2.0);
   const at::Tensor whole = at::full({1}, 3.0);
-  const MessageKey key{.run = 1, .gradient = false, .stage = 1, .micro_batch = 0};
+  const MessageKey key{.run = 1, .stage = 1, .micro_batch = 0};
   const Batch sent = Batch::Tuple({Value(), Value::Dict({{"n", Value(7)}, {"list", Value::List({Value(inner)})}}),
                                    Value(outer), WholeTensor{whole}});
   ASSERT_TRUE(transport.Send(key, sent).ok());

@@ -23,7 +23,10 @@ class TransportContract : public ::testing::Test {
  protected:
   static Batch Value(double value) { return Batch(at::full({2}, value)); }
   static MessageKey Key(int stage, int micro_batch, bool gradient = false, int64_t run = 1) {
-    return {.run = run, .gradient = gradient, .stage = stage, .micro_batch = micro_batch};
+    return {.run = run,
+            .kind = gradient ? MessageKind::kGradient : MessageKind::kActivation,
+            .stage = stage,
+            .micro_batch = micro_batch};
   }
   Factory factory_;
 };

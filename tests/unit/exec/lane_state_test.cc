@@ -23,7 +23,7 @@ class LaneStateTest : public ::testing::Test {
   LaneState lane_{&states_, &clock_};
 };
 
-const MessageKey kKey{.run = 1, .gradient = false, .stage = 1, .micro_batch = 0};
+const MessageKey kKey{.run = 1, .stage = 1, .micro_batch = 0};
 
 TEST_F(LaneStateTest, SplitsAWaitWhereTheInputArrives) {
   lane_.SetIdle(StageState::kNoWork);

@@ -17,6 +17,7 @@
 #include "engine/base/error.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline.h"
+#include "tests/support/group_in_process.h"
 #include "tests/support/small_specs.h"
 
 namespace penstock {
@@ -37,18 +38,33 @@ struct Fault {
   int stage = 0;
 };
 
+// The rank of each stage; empty: one process without a group.
+using Placement = std::vector<int>;
+
+std::vector<Device> Devices() { return {{"cpu:0", {0}}, {"cpu:1", {0}}}; }
+
 // A pipeline that can be broken, with copies to undo a step or without.
 class Breakable {
  public:
-  explicit Breakable(bool undo) {
+  explicit Breakable(bool undo, const Placement& ranks = {}) {
     Pipeline::Options options;
-    options.devices = pool.get();
-    if (!undo) options.edits.plan = [](Plan& plan) { plan.undo = false; };
     options.fault_point = [this](FaultPoint point, int stage) {
       if (meanwhile && point == FaultPoint::kStatistics && stage == 0) std::exchange(meanwhile, nullptr)();
       for (const Fault& fault : faults) {
         if (fault.point == point && fault.stage == stage) throw std::bad_alloc();
       }
+    };
+    if (ranks.empty()) {
+      alone = std::make_unique<DevicePool>(Devices(), DevicePool::Mode::kSerial);
+      options.devices = pool = alone.get();
+    } else {
+      group = std::make_unique<testing::GroupInProcess>(2, Devices());
+      options = group->Options(std::move(options));
+      pool = options.devices;
+    }
+    options.edits.plan = [=](Plan& plan) {
+      plan.undo = plan.undo && undo;
+      for (size_t s = 0; s < ranks.size(); ++s) plan.stages[s].rank = Rank(ranks[s]);
     };
     pipeline = Pipeline::Create(Spec(), std::move(options)).value();
   }
@@ -69,8 +85,9 @@ class Breakable {
     return request;
   }
 
-  const std::unique_ptr<DevicePool> pool =
-      std::make_unique<DevicePool>(std::vector<Device>{{"cpu:0", {0}}, {"cpu:1", {0}}}, DevicePool::Mode::kSerial);
+  std::unique_ptr<DevicePool> alone;
+  std::unique_ptr<testing::GroupInProcess> group;
+  DevicePool* pool = nullptr;
   std::unique_ptr<Pipeline> pipeline;
   std::vector<Fault> faults;
   std::function<void()> meanwhile;  // while the weights change
@@ -98,7 +115,7 @@ bool WeightsMayHaveChanged(const Fault& fault) { return fault.point >= FaultPoin
 
 std::string Describe(const Fault& fault) { return absl::StrCat(std::string(ToString(fault.point)), " ", fault.stage); }
 
-class StepFault : public ::testing::Test {
+class StepFault : public ::testing::TestWithParam<Placement> {
  protected:
   ContributionRequest Part(int i) const {
     ContributionRequest request;
@@ -147,8 +164,8 @@ class StepFault : public ::testing::Test {
   const at::Tensor target_ = at::randn({4, kWidth});
 };
 
-TEST_F(StepFault, WithUndoTheStepIsTakenAgainAsIfNothingHadBeen) {
-  Breakable broken(/*undo=*/true);
+TEST_P(StepFault, WithUndoTheStepIsTakenAgainAsIfNothingHadBeen) {
+  Breakable broken(/*undo=*/true, GetParam());
   Breakable sound(/*undo=*/true);
   for (const Fault& fault : FaultsOfAStep()) {
     SCOPED_TRACE(Describe(fault));
@@ -173,8 +190,8 @@ TEST_F(StepFault, WithUndoTheStepIsTakenAgainAsIfNothingHadBeen) {
   }
 }
 
-TEST_F(StepFault, WithUndoATrainStepIsAppliedAsAWholeOrNotAtAll) {
-  Breakable broken(/*undo=*/true);
+TEST_P(StepFault, WithUndoATrainStepIsAppliedAsAWholeOrNotAtAll) {
+  Breakable broken(/*undo=*/true, GetParam());
   Breakable sound(/*undo=*/true);
   for (const Fault& fault : FaultsOfAStep()) {
     SCOPED_TRACE(Describe(fault));
@@ -192,8 +209,8 @@ TEST_F(StepFault, WithUndoATrainStepIsAppliedAsAWholeOrNotAtAll) {
   }
 }
 
-TEST_F(StepFault, WithoutUndoOnlyWhatHasChangedWeightsBreaksThePipeline) {
-  Breakable broken(/*undo=*/false);
+TEST_P(StepFault, WithoutUndoOnlyWhatHasChangedWeightsBreaksThePipeline) {
+  Breakable broken(/*undo=*/false, GetParam());
   Breakable sound(/*undo=*/true);
   for (const Fault& fault : FaultsOfAStep()) {
     SCOPED_TRACE(Describe(fault));
@@ -219,10 +236,10 @@ TEST_F(StepFault, WithoutUndoOnlyWhatHasChangedWeightsBreaksThePipeline) {
   }
 }
 
-TEST_F(StepFault, AnUndoThatFailsBreaksThePipeline) {
+TEST_P(StepFault, AnUndoThatFailsBreaksThePipeline) {
   for (int stage = 0; stage < kStages; ++stage) {
     SCOPED_TRACE(stage);
-    Breakable broken(/*undo=*/true);
+    Breakable broken(/*undo=*/true, GetParam());
     const NamedTensors before = broken.pipeline->ExportState(true).value();
     broken.faults = {{FaultPoint::kUpdated, 1}, {FaultPoint::kUndo, stage}};
     EXPECT_EQ(ReasonOf(broken.pipeline->TrainStep(Part(0), {}).status()), "PIPELINE_BROKEN");
@@ -230,8 +247,8 @@ TEST_F(StepFault, AnUndoThatFailsBreaksThePipeline) {
   }
 }
 
-TEST_F(StepFault, AnImportThatFailsHalfWayBreaksThePipeline) {
-  Breakable broken(/*undo=*/true);
+TEST_P(StepFault, AnImportThatFailsHalfWayBreaksThePipeline) {
+  Breakable broken(/*undo=*/true, GetParam());
   const NamedTensors before = broken.pipeline->ExportState(true).value();
   ASSERT_TRUE(broken.pipeline->TrainStep(Part(0), {}).ok());
   broken.faults = {{FaultPoint::kImport, 1}};
@@ -242,10 +259,10 @@ TEST_F(StepFault, AnImportThatFailsHalfWayBreaksThePipeline) {
   EXPECT_TRUE(Same(broken.pipeline->ExportState(true).value(), before));
 }
 
-TEST_F(StepFault, AnInferenceThatWaitsForTheStepGetsOldWeightsOrNone) {
+TEST_P(StepFault, AnInferenceThatWaitsForTheStepGetsOldWeightsOrNone) {
   for (const bool undo : {true, false}) {
     SCOPED_TRACE(undo);
-    Breakable broken(undo);
+    Breakable broken(undo, GetParam());
     const at::Tensor old = *broken.Infer(inputs_[0])->outputs[0].value.tensor();
     absl::Notification done;
     absl::StatusOr<ForwardOutcome> answer;
@@ -268,8 +285,8 @@ TEST_F(StepFault, AnInferenceThatWaitsForTheStepGetsOldWeightsOrNone) {
 }
 
 // A step that is not applied has nothing to undo, but its accumulation must not be half gone.
-TEST_F(StepFault, AStepThatIsNotAppliedIsAtomicToo) {
-  Breakable broken(/*undo=*/true);
+TEST_P(StepFault, AStepThatIsNotAppliedIsAtomicToo) {
+  Breakable broken(/*undo=*/true, GetParam());
   Breakable sound(/*undo=*/true);
   ContributionRequest infinite = Part(0);
   infinite.target = target_.div(0);
@@ -284,6 +301,9 @@ TEST_F(StepFault, AStepThatIsNotAppliedIsAtomicToo) {
   EXPECT_FALSE(*sound.pipeline->OptimizerStep({})->applied);
   EXPECT_TRUE(Same(broken.pipeline->ExportState(true).value(), sound.pipeline->ExportState(true).value()));
 }
+
+INSTANTIATE_TEST_SUITE_P(Placements, StepFault,
+                         ::testing::Values(Placement(), Placement{0, 1}, Placement{1, 0}));
 
 }  // namespace
 }  // namespace penstock

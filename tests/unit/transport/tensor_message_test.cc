@@ -15,7 +15,7 @@
 namespace penstock {
 namespace {
 
-const MessageKey kKey{.run = int64_t{1} << 40, .gradient = true, .stage = 3, .micro_batch = 5, .peer = 1};
+const MessageKey kKey{.run = int64_t{1} << 40, .kind = MessageKind::kGradient, .stage = 3, .micro_batch = 5, .peer = 1};
 
 // Over the wire: the bytes of the payload go to their places.
 absl::StatusOr<DecodedMessage> Carried(const EncodedMessage& sent) {
@@ -176,7 +176,7 @@ TEST(TensorMessage, LiesAreNamed) {
 
 TEST(TensorMessage, DiffersFromThePlan) {
   const auto sent = EncodeTensorMessage(kKey, Batch(at::zeros({2, 3})));
-  const auto field = [&](std::vector<TensorSignature> expected) {
+  const auto field = [&](std::vector<TensorForm> expected) {
     const auto got = DecodeTensorMessage(sent->header, 24, [&](const MessageKey& key) {
       EXPECT_EQ(key, kKey);
       return &expected;
@@ -189,14 +189,14 @@ TEST(TensorMessage, DiffersFromThePlan) {
   EXPECT_EQ(field({{at::kInt, {2, 3}}}), "values[0]");
   EXPECT_EQ(field({}), "values");
   const auto none = EncodeTensorMessage(kKey, Batch::Tuple({Value(), Value()}));
-  const std::vector<TensorSignature> one = {{at::kFloat, {2}}};
+  const std::vector<TensorForm> one = {{at::kFloat, {2}}};
   EXPECT_TRUE(DecodeTensorMessage(none->header, 0, [&](const MessageKey&) { return &one; }).ok());
 }
 
 TEST(TensorMessage, AdmissionComesBeforeTheRest) {
   const auto sent = EncodeTensorMessage(kKey, Batch(at::zeros({2, 3})));
   const auto got = DecodeTensorMessage(sent->header.substr(0, 21), 24, [](const MessageKey&) {
-    return absl::StatusOr<const std::vector<TensorSignature>*>(absl::CancelledError());
+    return absl::StatusOr<const std::vector<TensorForm>*>(absl::CancelledError());
   });
   EXPECT_TRUE(absl::IsCancelled(got.status()));
 }

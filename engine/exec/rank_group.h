@@ -1,0 +1,135 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/exec/device_pool.h"
+#include "engine/exec/local_coordinator.h"
+#include "engine/exec/rank_commands.h"
+#include "engine/exec/rank_engine.h"
+#include "engine/exec/run.h"
+
+namespace penstock {
+
+// All ranks that have stages of a pipeline, as its leader sees them: its own engine, and what it says to the others.
+// Where there are no others it adds nothing. What it asks the others fails with UNAVAILABLE / RANK_LOST, too.
+//
+// Model:     a run is open here from Start() to End(). Each other rank counts as one lane of the run's coordinator, and
+//            so do the values that come back from other ranks; a rank that is lost fails its open runs and leaves them.
+//            A pipeline that has lost a rank must be built again.
+// Owns:      the commands of the other ranks; they go before the engine.
+// Threads:   as RankEngine; the events from any thread.
+class RankGroup final : public RankEvents {
+ public:
+  RankGroup(RankEngine* own, const Plan* plan, DevicePool* devices) : own_(*own), plan_(*plan), devices_(devices) {}
+
+  using Others = std::map<Rank, std::unique_ptr<RankCommands>>;
+  // Before the first run. Fails: as ReadFacts.
+  absl::Status Join(Others others);
+  // After the last one.
+  void Part();
+  bool alone() const { return others_.empty(); }
+
+  // --- Runs.
+
+  // Before OpenStep() of the leader: the other ranks follow it. The run is open until End(), or until what this returns
+  // goes, where it was not started.
+  std::shared_ptr<const void> Lead(const std::shared_ptr<Run>& run, const std::shared_ptr<LocalCoordinator>& leader);
+  // Gives every lane its list, here and elsewhere, and the others what they need of the inputs. Throws as
+  // RankEngine::Start, and then nothing has started; what goes wrong later fails the run.
+  void Start(const std::shared_ptr<Run>& run);
+  void End(const Run& run);
+  // What a Forward of this run keeps elsewhere stays as long as this, from any thread; null where there is no elsewhere.
+  std::shared_ptr<const void> KeepGraph(int64_t run) const;
+  // A message to the leader has come.
+  void OnValue(const MessageKey& key);
+  // The transport has failed in what concerns them all.
+  void FailRuns(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // --- Stages, between runs: as RankEngine, on all ranks.
+
+  void EndContribution(bool keep, MicroBatchIndex first);
+  void DiscardGradients();
+  void RestoreTiedGradients(const TiedGradients& ties);
+  absl::Status Undo();
+  void SetIdle(StageState state) const;
+  // Views of what is here, copies on the host of what is elsewhere.
+  absl::StatusOr<NamedTensors> State(bool with_optimizer) const;
+  absl::StatusOr<NamedTensors> Gradients(TiedGradients places) const;
+  absl::StatusOr<NamedTensors> Accumulated() const;
+  absl::Status SetAccumulated(const NamedTensors& accumulated);
+  absl::Status UpdateOptimizer(const OptimizerSpec& spec);
+  // Of a whole state that fits, what stands elsewhere.
+  absl::Status WriteElsewhere(const NamedTensors& state);
+  // Names and shapes of all that is saved, in model order; of what stands elsewhere.
+  NamedTensors Shapes() const;
+  NamedTensors ShapesElsewhere() const { return InModelOrder(elsewhere_.shapes); }
+  std::vector<std::string> ParameterNames() const;
+  int64_t parameter_count() const { return own_.parameter_count() + elsewhere_.parameter_count; }
+  // OK, or which rank is lost.
+  absl::Status health() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // --- RankEvents.
+
+  void Failed(Rank rank, int64_t run, const absl::Status& why) override;
+  void HasTies(Rank rank, int64_t run, TiedGradients own) override;
+  void HasNorms(Rank rank, int64_t run, std::vector<NormsOfStage> norms, Measures measures) override;
+  void Left(Rank rank, int64_t run, bool before_the_end, Measures measures) override;
+  void Lost(Rank rank, const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct OpenRun {
+    std::shared_ptr<Run> run;
+    std::shared_ptr<LocalCoordinator> leader;
+    std::set<Rank> ranks;        // that have not left
+    std::map<Rank, int> values;  // that are still to come, by rank
+  };
+  // What the ends of graphs need, which may come after this.
+  struct Graphs {
+    absl::Mutex mu;
+    const Others* others ABSL_GUARDED_BY(mu) = nullptr;
+  };
+  bool Here(int stage) const { return own_.HasStage(stage); }
+  int last_stage() const { return static_cast<int>(plan_.stages.size()) - 1; }
+  Rank RankOf(int stage) const { return plan_.stages[stage].rank; }
+  std::map<Rank, int> ValuesOf(const Run& run) const;
+  RunOrder OrderOf(const Run& run) const;
+  void StartOthers(const Run& run, const RunOrder& order, LocalCoordinator& leader);
+  void SendValues(const Run& run, LocalCoordinator& leader);
+  void Forget(int64_t run) ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<LocalCoordinator> Held(Rank rank, int64_t run) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<LocalCoordinator> LeaderOf(int64_t run) const ABSL_LOCKS_EXCLUDED(mu_);
+  // What a rank says of a run that it has not left. The run does not end meanwhile.
+  void OnEvent(Rank rank, int64_t run, const std::function<void(LocalCoordinator&)>& work) ABSL_LOCKS_EXCLUDED(mu_);
+  void TakeValue(const MessageKey& key, LocalCoordinator& leader) ABSL_LOCKS_EXCLUDED(mu_);
+  void Note(int64_t run, Measures measures) ABSL_LOCKS_EXCLUDED(mu_);
+  void GiveUpValues(int64_t run) ABSL_LOCKS_EXCLUDED(mu_);
+  void GiveUp(Rank rank, int64_t run, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  void Leave(Rank rank, int64_t run, bool before_the_end) ABSL_LOCKS_EXCLUDED(mu_);
+  void Tell(const std::function<void(RankCommands&)>& command) const;
+  // What each of the others answers, one after the other. Fails: as the first that does.
+  template <typename Result>
+  absl::Status Ask(const std::function<void(RankCommands&, std::function<void(absl::StatusOr<Result>)>)>& question,
+                   const std::function<void(Result)>& take) const;
+  absl::Status Ask(const std::function<void(RankCommands&, std::function<void(absl::Status)>)>& command) const;
+
+  RankEngine& own_;
+  const Plan& plan_;
+  DevicePool* const devices_;
+  Others others_;
+  const std::shared_ptr<Graphs> graphs_ = std::make_shared<Graphs>();
+  FactsOfRank elsewhere_;  // of all others
+
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<int64_t, OpenRun> open_ ABSL_GUARDED_BY(mu_);
+  std::map<Rank, absl::Status> lost_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace penstock

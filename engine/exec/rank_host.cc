@@ -1,0 +1,364 @@
+#include "engine/exec/rank_host.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/guard.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/copy_tensors.h"
+#include "engine/device/torch_status.h"
+
+namespace penstock {
+namespace {
+
+RankEngine::Parts WithPlan(RankEngine::Parts parts, const Plan* plan) {
+  parts.plan = plan;
+  return parts;
+}
+
+at::Tensor CopyOf(const at::Tensor& tensor) {
+  const at::NoGradGuard no_graph;
+  return tensor.is_cpu() ? tensor.clone() : ToHost(tensor);
+}
+
+absl::StatusOr<StatesOfStages> CopiesOf(const std::function<StatesOfStages()>& views) {
+  StatesOfStages states;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+    const at::NoGradGuard no_graph;
+    states = views();
+    for (StateOfStage& state : states) {
+      for (NamedTensors* tensors : {&state.saved, &state.optimizer}) {
+        for (NamedTensor& entry : *tensors) entry.tensor = CopyOf(entry.tensor);
+      }
+    }
+  }));
+  return states;
+}
+
+}  // namespace
+
+RankHost::RankHost(Parts parts)
+    : self_(parts.self),
+      plan_(std::move(parts.plan)),
+      ties_(std::move(parts.ties)),
+      loss_spec_(std::move(parts.loss_spec)),
+      loss_(std::move(parts.loss)),
+      leader_(parts.leader),
+      metrics_(std::move(parts.metrics)),
+      engine_(WithPlan(std::move(parts.engine), &plan_)) {
+  engine_.FreezeGroups(parts.optimizer.groups);
+}
+
+RankHost::~RankHost() {
+  std::vector<std::shared_ptr<FollowingCoordinator>> coordinators;
+  commands_.Close();
+  {
+    absl::MutexLock lock(&mu_);
+    for (auto& [id, open] : open_) coordinators.push_back(open.coordinator);
+  }
+  for (const auto& coordinator : coordinators) coordinator->Stop();
+  absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(
+      +[](int* running) { return *running == 0; }, &running_));
+}
+
+// --- Runs.
+
+void RankHost::Start(RunOrder order) {
+  commands_.Post([this, order = std::move(order)] {
+    const absl::Status opened = Guarded("the start of a run", [&] { return Open(order); });
+    if (opened.ok()) return;
+    Guarded("what a rank tells", [&] { leader_->Failed(self_, order.spec.id, opened); }).IgnoreError();
+    leader_->Left(self_, order.spec.id, /*before_the_end=*/true, Measures());
+  });
+}
+
+absl::Status RankHost::Open(const RunOrder& order) {
+  const int64_t id = order.spec.id;
+  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, ListsOf(order.spec));
+  OpenRun open;
+  if (order.loss.has_value()) {
+    PENSTOCK_ASSIGN_OR_RETURN(open.own_loss, MakeLoss(*order.loss));
+  }
+  if (!order.metrics.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(open.metrics, MakeMetrics(order.metrics, order.loss.value_or(loss_spec_)));
+  }
+  open.coordinator = NewCoordinator(order.spec);
+  open.run = engine_.Prepare(order.spec, std::move(lists), open.coordinator);
+  Expect(order, open);
+  if (order.spec.Steps()) last_step_ = open.coordinator;
+  if (order.spec.graph != 0) {
+    const auto kept = graphs_.extract(order.spec.graph);
+    if (kept.empty()) return Error(absl::StatusCode::kInternal, "BUG", "the passes of a Forward are not here");
+    open.run->passes = std::move(kept.mapped());
+  }
+  const std::shared_ptr<Run> run = open.run;
+  {
+    absl::MutexLock lock(&mu_);
+    open_.emplace(id, std::move(open));
+    ++running_;
+  }
+  const absl::Status started = Guarded("the start of a run", [&] { engine_.Start(run); });
+  if (started.ok()) return absl::OkStatus();
+  if (order.spec.graph != 0) graphs_[order.spec.graph] = std::move(run->passes);
+  absl::MutexLock lock(&mu_);
+  open_.erase(id);
+  --running_;
+  return started;
+}
+
+// A Forward is checkpointed as its Backward will need it.
+absl::StatusOr<ListsOfRun> RankHost::ListsOf(const RunSpec& spec) {
+  PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, engine_.Find(spec.purpose, spec.micro_batches));
+  if (spec.purpose == SchedulePurpose::kForwardOnly && spec.keep_graph) {
+    PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun backward,
+                              engine_.Find(SchedulePurpose::kBackwardOnly, spec.micro_batches));
+    lists.checkpointed = backward.checkpointed;
+  }
+  return lists;
+}
+
+std::shared_ptr<FollowingCoordinator> RankHost::NewCoordinator(const RunSpec& spec) {
+  const int64_t id = spec.id;
+  std::vector<int> stages;
+  for (int s = 0; s < static_cast<int>(plan_.stages.size()); ++s) {
+    if (engine_.HasStage(s)) stages.push_back(s);
+  }
+  return std::make_shared<FollowingCoordinator>(
+      engine_.lanes(), std::move(stages), spec.Steps() ? ties_ : TiedGradients(),
+      FollowingCoordinator::Hooks{
+          .wake = [this] { engine_.WakeAll(); },
+          .failed = [this, id](const absl::Status& why) { leader_->Failed(self_, id, why); },
+          .has_ties = [this, id](TiedGradients own) { leader_->HasTies(self_, id, std::move(own)); },
+          .has_norms =
+              [this, id](std::vector<NormsOfStage> norms) {
+                std::shared_ptr<Run> run;
+                {
+                  absl::MutexLock lock(&mu_);
+                  run = open_.at(id).run;
+                }
+                leader_->HasNorms(self_, id, std::move(norms), MeasuresOf(*run));
+              },
+          .left = [this, id](bool before_the_end) { OnLeft(id, before_the_end); }});
+}
+
+// What comes from the leader, and who measures.
+void RankHost::Expect(const RunOrder& order, OpenRun& open) const {
+  Run& run = *open.run;
+  run.led_here = false;
+  run.targets = order.targets;
+  if (engine_.HasStage(0)) run.inputs.resize(run.micro_batches());
+  if (engine_.HasStage(static_cast<int>(plan_.stages.size()) - 1)) {
+    run.output_gradients.resize(run.micro_batches());
+    const Loss* loss = open.own_loss != nullptr ? open.own_loss.get() : loss_.get();
+    for (const double share : order.shares) {
+      run.losses.push_back({.loss = loss, .target = {}, .weights = {}, .share = share, .output = order.output});
+    }
+    for (const auto& metric : open.metrics) run.metrics.push_back(metric.get());
+  }
+  if (!run.spec.inference) return;
+  run.ticket = std::make_shared<InferenceTicket>();
+  run.ticket->order = order.order;
+}
+
+Measures RankHost::MeasuresOf(const Run& run) const {
+  if (!engine_.HasStage(static_cast<int>(plan_.stages.size()) - 1)) return {};
+  return {.losses = run.LossValues(), .metric_sums = run.metric_sums};
+}
+
+void RankHost::OnLeft(int64_t id, bool before_the_end) {
+  std::shared_ptr<Run> run;
+  {
+    absl::MutexLock lock(&mu_);
+    run = open_.at(id).run;
+  }
+  bool ended = false;
+  {
+    absl::MutexLock lock(&mu_);
+    OpenRun& open = open_.at(id);
+    open.left = true;
+    ended = open.ended;
+  }
+  const auto guarded = [&](const std::function<void()>& part) {
+    const absl::Status done = Guarded("the end of a run", part);
+    if (!done.ok()) Guarded("what a rank tells", [&] { leader_->Failed(self_, id, done); }).IgnoreError();
+  };
+  Measures measures;
+  guarded([&] {
+    if (!run->spec.Steps()) measures = MeasuresOf(*run);  // of a step they went with the norms
+  });
+  guarded([&] { engine_.transport().Close(id); });  // who still sends gets its credit back
+  guarded([&] {
+    if (ended) commands_.Post([this, id] { CloseRun(id); });
+  });
+  guarded([&] { leader_->Left(self_, id, before_the_end, std::move(measures)); });
+  absl::MutexLock lock(&mu_);
+  --running_;  // last: the destructor goes on
+}
+
+std::shared_ptr<FollowingCoordinator> RankHost::CoordinatorOf(int64_t run) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = open_.find(run);
+  return found == open_.end() ? nullptr : found->second.coordinator;
+}
+
+void RankHost::Stop(int64_t run) {
+  commands_.Post([this, run] {
+    if (const auto coordinator = CoordinatorOf(run)) coordinator->Stop();
+  });
+}
+
+void RankHost::PutTies(int64_t run, TiedGradients ties) {
+  commands_.Post([this, run, ties = std::move(ties)] {
+    if (const auto coordinator = CoordinatorOf(run)) coordinator->PutTies(ties);
+  });
+}
+
+void RankHost::Grant(int64_t run, StepDecision decision) {
+  commands_.Post([this, run, decision] {
+    if (const auto coordinator = CoordinatorOf(run)) coordinator->Grant(decision);
+  });
+}
+
+void RankHost::End(int64_t run) {
+  commands_.Post([this, run] {
+    std::shared_ptr<FollowingCoordinator> early;
+    {
+      absl::MutexLock lock(&mu_);
+      const auto found = open_.find(run);
+      if (found != open_.end()) {
+        found->second.ended = true;
+        if (!found->second.left) early = found->second.coordinator;
+      }
+    }
+    if (early == nullptr) return CloseRun(run);
+    early->Stop();  // the leader has given this rank up
+  });
+}
+
+void RankHost::CloseRun(int64_t run) {
+  OpenRun ended;  // goes without the lock
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = open_.find(run);
+    if (found == open_.end()) return engine_.transport().Close(run);  // what has come for one that did not start
+    ended = std::move(found->second);
+    open_.erase(found);
+  }
+  engine_.End(*ended.run);
+  const RunSpec& spec = ended.run->spec;
+  if (spec.keep_graph && !ended.forgotten)
+    graphs_[spec.graph == 0 ? spec.id : spec.graph] = std::move(ended.run->passes);
+}
+
+void RankHost::ForgetGraph(int64_t run) {
+  commands_.Post([this, run] {
+    graphs_.erase(run);
+    absl::MutexLock lock(&mu_);
+    for (auto& [id, open] : open_) open.forgotten = open.forgotten || id == run || open.run->spec.graph == run;
+  });
+}
+
+void RankHost::FailRuns(const absl::Status& why) {
+  std::vector<std::shared_ptr<FollowingCoordinator>> coordinators;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [id, open] : open_) coordinators.push_back(open.coordinator);
+  }
+  for (const auto& coordinator : coordinators) coordinator->Fail(why);
+}
+
+// --- Stages.
+
+void RankHost::EndContribution(bool keep, MicroBatchIndex first) {
+  commands_.Post([this, keep, first] { engine_.EndContribution(keep, first); });
+}
+
+void RankHost::DiscardGradients() {
+  commands_.Post([this] {
+    engine_.DiscardGradients();
+    last_step_.reset();
+  });
+}
+
+void RankHost::RestoreTiedGradients() {
+  commands_.Post([this] {
+    if (last_step_ != nullptr) engine_.RestoreTiedGradients(last_step_->ties());
+  });
+}
+
+void RankHost::SetIdle(StageState state) {
+  commands_.Post([this, state] { engine_.SetIdle(state); });
+}
+
+template <typename Result, typename Work>
+void RankHost::Answer(Done<Result> done, Work work) {
+  commands_.Post([done = std::move(done), work = std::move(work)] {
+    Result result = Guarded("a rank's answer", work);
+    done(std::move(result));
+  });
+}
+
+void RankHost::Undo(Done<absl::Status> done) {
+  Answer<absl::Status>(std::move(done), [this] { return engine_.Undo(); });
+}
+
+void RankHost::ReadFacts(Done<absl::StatusOr<FactsOfRank>> done) {
+  Answer<absl::StatusOr<FactsOfRank>>(std::move(done), [this] { return absl::StatusOr<FactsOfRank>(engine_.Facts()); });
+}
+
+void RankHost::ReadState(bool with_optimizer, Done<absl::StatusOr<StatesOfStages>> done) {
+  Answer<absl::StatusOr<StatesOfStages>>(
+      std::move(done), [this, with_optimizer] { return CopiesOf([&] { return engine_.States(with_optimizer); }); });
+}
+
+void RankHost::WriteState(NamedTensors state, Done<absl::Status> done) {
+  Answer<absl::Status>(std::move(done), [this, state = std::move(state)] { return engine_.TakeState(state); });
+}
+
+void RankHost::ReadTies(Done<absl::StatusOr<TiedGradients>> done) {
+  Answer<absl::StatusOr<TiedGradients>>(std::move(done), [this]() -> absl::StatusOr<TiedGradients> {
+    TiedGradients own = ties_;
+    PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+      engine_.ShareTiedGradients(own);
+      for (auto& of_group : own) {
+        for (at::Tensor& gradient : of_group) gradient = gradient.defined() ? CopyOf(gradient) : gradient;
+      }
+    }));
+    return own;
+  });
+}
+
+void RankHost::ReadGradients(TiedGradients ties, Done<absl::StatusOr<StatesOfStages>> done) {
+  Answer<absl::StatusOr<StatesOfStages>>(std::move(done), [this, ties = std::move(ties)] {
+    return CopiesOf([&] {
+      TiedGradients all = ties;
+      engine_.ShareTiedGradients(all);
+      return engine_.GradientsOfStages(all);
+    });
+  });
+}
+
+void RankHost::ReadAccumulated(Done<absl::StatusOr<NamedTensors>> done) {
+  Answer<absl::StatusOr<NamedTensors>>(std::move(done), [this]() -> absl::StatusOr<NamedTensors> {
+    PENSTOCK_ASSIGN_OR_RETURN(NamedTensors accumulated, engine_.Accumulated());
+    PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+      for (NamedTensor& entry : accumulated) entry.tensor = CopyOf(entry.tensor);
+    }));
+    return accumulated;
+  });
+}
+
+void RankHost::WriteAccumulated(NamedTensors accumulated, Done<absl::StatusOr<int64_t>> done) {
+  Answer<absl::StatusOr<int64_t>>(
+      std::move(done), [this, accumulated = std::move(accumulated)] { return engine_.TakeAccumulated(accumulated); });
+}
+
+void RankHost::UpdateOptimizer(OptimizerSpec spec, Done<absl::Status> done) {
+  Answer<absl::Status>(std::move(done), [this, spec = std::move(spec)] { return engine_.UpdateOptimizer(spec); });
+}
+
+}  // namespace penstock
