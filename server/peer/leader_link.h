@@ -40,7 +40,7 @@ class RankHandler {
 //            welcomes the rank. A leader of an earlier epoch than one that was followed is left.
 // Owns:      the stream. Handler, clock and timers outlive it.
 // Threads:   Any method from any thread; the handler is called on gRPC's, one call at a time, without a lock.
-// Lifecycle: Start(); Close() once, from none of the handler's calls: nothing is called afterwards.
+// Lifecycle: Start(); Close() once, from no call of the handler and no timer: nothing is called afterwards.
 // Fails:     status() has what the last stream ended with: the leader's refusal; UNAVAILABLE / RANK_LOST with rank 0
 //            where it can't be reached or is silent; FAILED_PRECONDITION / LEADER_STALE; INVALID_ARGUMENT / RANK_MESSAGE
 //            for a message that makes no sense. It is logged when it changes.

@@ -35,7 +35,7 @@ namespace penstock::testing {
 namespace {
 
 constexpr absl::Duration kPatience =
-    absl::Seconds(60);  // of tests, on the machine's clock; no test needs to wait so long
+    absl::Seconds(20);  // of tests, on the machine's clock; no test needs to wait so long
 
 // What has happened, in words, for those who wait for it.
 class Events {
