@@ -49,7 +49,7 @@ class LeaderLink {
   struct Options {
     RankDescription self;
     std::string leader;                                                      // HOST:PORT
-    std::function<std::shared_ptr<grpc::ChannelCredentials>()> credentials;  // asked for each connection
+    std::function<std::shared_ptr<grpc::ChannelCredentials>()> credentials;  // for each connection; does not block
     absl::Duration peer_timeout = absl::Seconds(5);                          // until the leader has told its own
     absl::Duration first_retry = absl::Milliseconds(100);
     absl::Duration max_retry = absl::Seconds(2);
