@@ -51,7 +51,7 @@ class MembershipListener {
 
 // Keeps the members of a leader's group and leads them from one generation to the next.
 //
-// Model:     Gathering, until every rank of the world has joined. Then preparing: a new generation with a new key, in which
+// Model:     Gathering, until every rank of the world has joined, the leader's own too. Then preparing: a new generation with a new key, in which
 //            each member opens a carrier; forming: each connects its own to the others'; complete, when all have said so.
 //            Who leaves, is silent for the timeout or fails ends the generation for all: they are told, stay, and gather
 //            again. After a failure the next generation waits for kPause.

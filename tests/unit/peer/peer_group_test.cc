@@ -1,200 +1,27 @@
 // Ranks and their leader over real streams, on the loopback: they form, lose each other and form again. Strangers and
 // leaders of yesterday are refused.
 
-#include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
 #include "engine/base/thread.h"
-#include "engine/base/timer_queue.h"
 #include "penstock/peer/v1/group_service.grpc.pb.h"
-#include "server/identity/authenticator.h"
 #include "server/peer/group_convert.h"
-#include "server/peer/group_service.h"
-#include "server/peer/leader_link.h"
-#include "server/peer/membership.h"
 #include "server/rpc/convert/status_to_grpc.h"
 #include "server/rpc/method_roles.h"
-#include "tests/support/fake_clock.h"
+#include "tests/unit/peer/group_world.h"
 
 namespace penstock::testing {
 namespace {
-
-constexpr absl::Duration kPatience =
-    absl::Seconds(20);  // of tests, on the machine's clock; no test needs to wait so long
-
-// What has happened, in words, for those who wait for it.
-class Events {
- public:
-  void Add(std::string event) ABSL_LOCKS_EXCLUDED(mu_) {
-    absl::MutexLock lock(&mu_);
-    events_.push_back(std::move(event));
-  }
-  // Waits until an event has happened; it is told once.
-  bool Await(const std::string& event, absl::Duration patience = kPatience) ABSL_LOCKS_EXCLUDED(mu_) {
-    const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
-      return std::find(events_.begin(), events_.end(), event) != events_.end();
-    };
-    absl::MutexLock lock(&mu_);
-    if (!mu_.AwaitWithTimeout(absl::Condition(&there), patience)) return false;
-    events_.erase(std::find(events_.begin(), events_.end(), event));
-    return true;
-  }
-  std::vector<std::string> Take() ABSL_LOCKS_EXCLUDED(mu_) {
-    absl::MutexLock lock(&mu_);
-    return std::exchange(events_, {});
-  }
-
- private:
-  absl::Mutex mu_;
-  std::vector<std::string> events_ ABSL_GUARDED_BY(mu_);
-};
-
-struct World {
-  // Longer than any test advances the clock, but where it is about silence.
-  absl::Duration peer_timeout = absl::Hours(1000);
-  int size = 3;
-  FakeClock clock = FakeClock();
-  TimerQueue timers = TimerQueue(&clock);
-  Events events = Events();
-
-  // Waits for what needs another try of somebody, which the clock brings about.
-  bool AwaitTries(const std::function<bool(absl::Duration patience)>& happens) {
-    for (int i = 0; i < 1000; ++i) {
-      if (happens(absl::Milliseconds(20))) return true;
-      clock.Advance(absl::Seconds(2));
-      timers.SettleForTest();
-    }
-    return false;
-  }
-  bool AwaitTries(const std::string& event) {
-    return AwaitTries([&](absl::Duration patience) { return events.Await(event, patience); });
-  }
-};
-
-RankDescription Describe(const World& world, int rank, int followed = 0) {
-  return {.build = "1.0",
-          .rank = Rank(rank),
-          .world_size = world.size,
-          .instance = RandomKey(),
-          .followed = Epoch(followed)};
-}
-
-// A leader's process.
-class Leader : public MembershipListener {
- public:
-  Leader(World* world, int epoch, int port = 0, Role role = Role::kAdmin)
-      : world_(world),
-        authenticator_({.role = role}, &world->clock),
-        membership_({.epoch = Epoch(epoch),
-                     .world_size = world->size,
-                     .build = "1.0",
-                     .peer_timeout = world->peer_timeout,
-                     .clock = &world->clock},
-                    this),
-        service_(&authenticator_, &membership_, &world->timers, &world->clock) {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    service_.Start();
-  }
-  ~Leader() override {
-    membership_.Close();
-    server_->Shutdown();
-    service_.Close();
-  }
-
-  void OnFormed(const Group& group, const std::map<Rank, RankDescription>& ranks) override {
-    world_->events.Add(
-        absl::StrCat("formed ", group.identity.epoch.value(), ".", group.identity.generation, " of ", ranks.size()));
-  }
-  void OnLost(Rank rank, const absl::Status& why) override {
-    world_->events.Add(absl::StrCat("lost ", rank.value(), " ", ReasonOf(why)));
-  }
-  void OnFailed(Rank rank, const absl::Status& why) override {
-    world_->events.Add(absl::StrCat("failed ", rank.value(), " ", ReasonOf(why)));
-  }
-
-  int port() const { return port_; }
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-  int64_t refused() const { return membership_.refused(); }
-
- private:
-  World* const world_;
-  const Authenticator authenticator_;
-  Membership membership_;
-  GroupServiceImpl service_;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-};
-
-// Another rank's process, which does what its leader says.
-class RankProcess : public RankHandler {
- public:
-  RankProcess(World* world, int rank, const std::string& leader, int followed = 0)
-      : world_(world),
-        rank_(rank),
-        link_({.self = Describe(*world, rank, followed),
-               .leader = leader,
-               .credentials = grpc::InsecureChannelCredentials,
-               .peer_timeout = world->peer_timeout,
-               .clock = &world->clock},
-              &world->timers, this) {
-    link_.Start();
-  }
-  ~RankProcess() override { link_.Close(); }
-
-  void OnPrepare(const GroupIdentity& group) override {
-    link_.Prepared(group, absl::StrCat(rank_, " in ", group.generation));
-  }
-  void OnForm(const Group& group) override {
-    {
-      absl::MutexLock lock(&mu_);
-      group_ = group;
-    }
-    link_.Formed(group.identity);
-  }
-  void OnDissolve(const GroupIdentity& group, Rank cause, const absl::Status& why) override {
-    Tell(absl::StrCat("dissolve ", group.generation, " for ", cause.value(), ": ", std::string(why.message())));
-  }
-  void OnLeaderLost(const absl::Status& why) override { Tell("leader lost " + ReasonOf(why)); }
-
-  Group group() const {
-    absl::MutexLock lock(&mu_);
-    return group_;
-  }
-  LeaderLink& link() { return link_; }
-  // Waits until its link has ended with this reason.
-  bool AwaitEnd(const std::string& reason) {
-    return world_->AwaitTries([&](absl::Duration patience) {
-      return ReasonOf(link_.status()) == reason || (world_->events.Await("never", patience), false);
-    });
-  }
-
- private:
-  void Tell(const std::string& event) { world_->events.Add(absl::StrCat(rank_, " ", event)); }
-
-  World* const world_;
-  const int rank_;
-  mutable absl::Mutex mu_;
-  Group group_ ABSL_GUARDED_BY(mu_);
-  LeaderLink link_;
-};
 
 // A rank's end of a stream, word by word.
 class HandMadeRank {
@@ -452,139 +279,6 @@ TEST(PeerGroup, WhoSaysNothingAtAllIsCutOff) {
     world.events.Add("cut off");
   });
   EXPECT_TRUE(world.AwaitTries("cut off"));
-}
-
-// A leader that does what a test says.
-class FakeLeader : public peer::v1::GroupService::Service {
- public:
-  using Stream = grpc::ServerReaderWriter<peer::v1::LeaderMessage, peer::v1::RankMessage>;
-
-  explicit FakeLeader(std::function<void(Stream*)> script) : script_(std::move(script)) {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
-  ~FakeLeader() override { server_->Shutdown(std::chrono::system_clock::now()); }
-
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-
-  static peer::v1::RankMessage Hear(Stream* stream) {
-    peer::v1::RankMessage message;
-    if (!stream->Read(&message)) message.Clear();
-    return message;
-  }
-  static void Welcome(Stream* stream, uint32_t epoch, int64_t timeout_micros = 5'000'000) {
-    peer::v1::LeaderMessage message;
-    message.mutable_welcome()->set_epoch(epoch);
-    message.mutable_welcome()->set_peer_timeout_micros(timeout_micros);
-    stream->Write(message);
-  }
-
- private:
-  grpc::Status Join(grpc::ServerContext*, Stream* stream) override {
-    script_(stream);
-    return grpc::Status::OK;
-  }
-
-  const std::function<void(Stream*)> script_;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-};
-
-TEST(LeaderLink, AnswersPingsAndLeavesALeaderThatIsSilent) {
-  World world{.peer_timeout = absl::Seconds(5)};
-  FakeLeader leader([&](FakeLeader::Stream* stream) {
-    const peer::v1::RankMessage hello = FakeLeader::Hear(stream);
-    EXPECT_EQ(hello.hello().rank(), 1);
-    EXPECT_EQ(hello.hello().build(), "1.0");
-    FakeLeader::Welcome(stream, 4);
-    peer::v1::LeaderMessage ping;
-    ping.mutable_ping();
-    stream->Write(ping);
-    if (FakeLeader::Hear(stream).has_pong()) world.events.Add("pong");
-    FakeLeader::Hear(stream);  // until the rank has gone
-  });
-  RankProcess rank(&world, 1, leader.address());
-  ASSERT_TRUE(world.events.Await("pong"));
-  EXPECT_TRUE(rank.link().status().ok());
-  world.clock.Advance(absl::Milliseconds(4999));
-  world.timers.SettleForTest();
-  EXPECT_TRUE(rank.link().status().ok());
-  world.clock.Advance(absl::Milliseconds(1));
-  EXPECT_TRUE(world.events.Await("1 leader lost RANK_LOST"));
-  EXPECT_TRUE(world.AwaitTries("pong"));  // it tries again
-}
-
-TEST(LeaderLink, LeavesALeaderThatItCanNotFollow) {
-  const auto prepare = [](FakeLeader::Stream* stream, const std::string& key, uint32_t epoch) {
-    peer::v1::LeaderMessage message;
-    message.mutable_prepare()->mutable_group()->set_key(key);
-    message.mutable_prepare()->mutable_group()->set_epoch(epoch);
-    stream->Write(message);
-  };
-  struct Row {
-    const char* reason;
-    const char* problem;
-    std::function<void(FakeLeader::Stream*)> script;
-  };
-  const Row rows[] = {
-      {"LEADER_STALE", "the leader has the epoch 3, and one with 4 was followed since",
-       [](FakeLeader::Stream* stream) { FakeLeader::Welcome(stream, 3); }},
-      {"RANK_MESSAGE", "welcome.peer_timeout_micros: must be above 0, got 0",
-       [](FakeLeader::Stream* stream) { FakeLeader::Welcome(stream, 4, 0); }},
-      {"RANK_MESSAGE", "message: must be a welcome, got another one",
-       [](FakeLeader::Stream* stream) { stream->Write(peer::v1::LeaderMessage()); }},
-      {"RANK_MESSAGE", "message: must be a command, got a second welcome",
-       [](FakeLeader::Stream* stream) {
-         FakeLeader::Welcome(stream, 4);
-         FakeLeader::Welcome(stream, 4);
-       }},
-      {"RANK_MESSAGE", "message: must be a command, got nothing that is known",
-       [](FakeLeader::Stream* stream) {
-         FakeLeader::Welcome(stream, 4);
-         stream->Write(peer::v1::LeaderMessage());
-       }},
-      {"RANK_MESSAGE", "group.epoch: must be that of the leader, 5, got 4",
-       [&](FakeLeader::Stream* stream) {
-         FakeLeader::Welcome(stream, 5);
-         prepare(stream, std::string(16, 'k'), 4);
-       }},
-      {"RANK_MESSAGE", "group.key: must have 16 bytes, got 3 bytes",
-       [&](FakeLeader::Stream* stream) {
-         FakeLeader::Welcome(stream, 4);
-         prepare(stream, "key", 4);
-       }},
-  };
-  for (const Row& row : rows) {
-    World world;
-    FakeLeader leader([&](FakeLeader::Stream* stream) {
-      EXPECT_EQ(FakeLeader::Hear(stream).hello().followed_epoch(), 4);
-      row.script(stream);
-      FakeLeader::Hear(stream);  // until the rank has gone
-    });
-    RankProcess rank(&world, 1, leader.address(), 4);
-    // The clock stands still, so that it does not come back.
-    for (int i = 0; i < 1000 && ReasonOf(rank.link().status()) != row.reason; ++i) {
-      world.events.Await("never", absl::Milliseconds(5));
-    }
-    EXPECT_EQ(rank.link().status().message(), row.problem);
-  }
-}
-
-TEST(LeaderLink, WaitsForALeaderThatIsNotThereYet) {
-  World world;
-  world.size = 1;
-  int port = 0;
-  { port = Leader(&world, 1).port(); }
-  RankProcess rank(&world, 0, absl::StrCat("127.0.0.1:", port));
-  for (int i = 0; i < 3; ++i) {
-    world.clock.Advance(absl::Seconds(2));
-    world.timers.SettleForTest();
-  }
-  EXPECT_EQ(ReasonOf(rank.link().status()), "RANK_LOST");
-  Leader leader(&world, 2, port);
-  EXPECT_TRUE(world.AwaitTries("formed 2.1 of 1"));
 }
 
 }  // namespace
