@@ -19,12 +19,12 @@ namespace penstock {
 
 // Hands what a rank says to the membership, and what the membership says to the rank.
 //
-// Owns:      itself, from Begin() until gRPC is done with it; the membership holds a share. Membership, timers and clock
-//            outlive it.
+// Owns:      itself, from Begin() until gRPC is done with it; the membership holds a share. Membership, timers and
+//            clock outlive it.
 // Threads:   gRPC's, and those of the membership; nothing blocks.
 // Fails:     as Membership::Join(); INVALID_ARGUMENT / STREAM_PROTOCOL for a message out of place, FIELD_INVALID or
-//            RANK_MESSAGE for bytes that make no sense, RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE. A peer that says nothing for
-//            two timeouts, also before it has joined, is cut off.
+//            RANK_MESSAGE for bytes that make no sense, RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE. A peer that says
+//            nothing for two timeouts, also before it has joined, is cut off.
 class JoinStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                          public MemberLine,
                          public std::enable_shared_from_this<JoinStream> {

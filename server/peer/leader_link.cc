@@ -49,8 +49,8 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& leader,
 
 // One Join.
 //
-// Owns:      its connection. That must not end on a thread of gRPC's, which would wait for itself: the link drops a stream
-//            that has ended on another one.
+// Owns:      its connection. That must not end on a thread of gRPC's, which would wait for itself: the link drops a
+//            stream that has ended on another one.
 class LeaderLink::Stream final : public grpc::ClientBidiReactor<peer::v1::RankMessage, peer::v1::LeaderMessage> {
  public:
   Stream(LeaderLink* link, const std::shared_ptr<grpc::Channel>& channel)

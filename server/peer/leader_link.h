@@ -42,8 +42,8 @@ class RankHandler {
 // Threads:   Any method from any thread; the handler is called on gRPC's, one call at a time, without a lock.
 // Lifecycle: Start(); Close() once, from no call of the handler and no timer: nothing is called afterwards.
 // Fails:     status() has what the last stream ended with: the leader's refusal; UNAVAILABLE / RANK_LOST with rank 0
-//            where it can't be reached or is silent; FAILED_PRECONDITION / LEADER_STALE; INVALID_ARGUMENT / RANK_MESSAGE
-//            for a message that makes no sense. It is logged when it changes.
+//            where it can't be reached or is silent; FAILED_PRECONDITION / LEADER_STALE; INVALID_ARGUMENT /
+//            RANK_MESSAGE for a message that makes no sense. It is logged when it changes.
 class LeaderLink {
  public:
   struct Options {

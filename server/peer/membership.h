@@ -51,10 +51,11 @@ class MembershipListener {
 
 // Keeps the members of a leader's group and leads them from one generation to the next.
 //
-// Model:     Gathering, until every rank of the world has joined, the leader's own too. Then preparing: a new generation with a new key, in which
-//            each member opens a carrier; forming: each connects its own to the others'; complete, when all have said so.
-//            Who leaves, is silent for the timeout or fails ends the generation for all: they are told, stay, and gather
-//            again. After a failure the next generation waits for kPause.
+// Model:     Gathering, until every rank of the world has joined, the leader's own too. Then preparing: a new
+//            generation with a new key, in which each member opens a carrier; forming: each connects its own to the
+//            others'; complete, when all have said so. Who leaves, is silent for the timeout or fails ends the
+//            generation for all: they are told, stay, and gather again. After a failure the next generation waits for
+//            kPause.
 // Owns:      shares of the lines. Listener and Clock outlive it.
 // Threads:   Any method from any thread. Lines and listener are called without the lock, in order, one at a time, by
 //            whichever thread is here; they may call back, Close() excepted.
