@@ -1,0 +1,289 @@
+#include "server/peer/leader_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/guard.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+#include "engine/transport/packed_bytes.h"
+#include "grpcpp/create_channel.h"
+#include "penstock/peer/v1/group_service.grpc.pb.h"
+#include "server/peer/group_convert.h"
+#include "server/peer/write_queue.h"
+#include "server/rpc/convert/status_to_grpc.h"
+
+namespace penstock {
+namespace {
+
+absl::Status LeaderLost(const std::string& how) {
+  return Error(absl::StatusCode::kUnavailable, "RANK_LOST", "the leader " + how).With("rank", "0");
+}
+
+// How the leader, or the way to it, has ended the stream.
+absl::Status FromGrpc(const grpc::Status& status) {
+  const std::string reason = ReasonIn(status);
+  if (status.ok()) return LeaderLost("has ended the stream");
+  if (!reason.empty()) {
+    return Error(static_cast<absl::StatusCode>(status.error_code()), reason, status.error_message());
+  }
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) {
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  }
+  return LeaderLost("can't be reached: " + status.error_message());
+}
+
+// A connection that no other attempt shares, straight to the leader.
+std::shared_ptr<grpc::Channel> Connect(const std::string& leader,
+                                       const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  return grpc::CreateCustomChannel(leader, credentials, arguments);
+}
+
+}  // namespace
+
+// One Join.
+//
+// Owns:      its connection. That must not end on a thread of gRPC's, which would wait for itself: the link drops a
+//            stream that has ended on another one.
+class LeaderLink::Stream final : public grpc::ClientBidiReactor<peer::v1::RankMessage, peer::v1::LeaderMessage> {
+ public:
+  Stream(LeaderLink* link, const std::shared_ptr<grpc::Channel>& channel)
+      : link_(link), stub_(peer::v1::GroupService::NewStub(channel)) {}
+
+  void Begin(const peer::v1::RankMessage& hello) {
+    stub_->async()->Join(&context_, this);
+    AddHold();  // until the end of the writes
+    StartRead(&read_);
+    Push(hello);
+    StartCall();
+  }
+
+  void Push(const peer::v1::RankMessage& message) { Do(writes_.Push(message)); }
+
+  // Ends the stream; the first reason counts.
+  void Leave(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (why_.ok()) why_ = why;
+    }
+    context_.TryCancel();
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return Do(writes_.Close());
+    const absl::Status taken = Guarded("a message of the leader", [this] { return link_->OnMessage(read_); });
+    if (!taken.ok()) Leave(taken);
+    StartRead(&read_);
+  }
+
+  void OnWriteDone(bool ok) override { Do(writes_.Written(ok)); }
+
+  void OnDone(const grpc::Status& status) override {
+    absl::Status why;
+    {
+      absl::MutexLock lock(&mu_);
+      why = why_;
+    }
+    link_->OnEnded(why.ok() ? FromGrpc(status) : why);  // from here on it may be gone
+  }
+
+  void Do(WriteQueue<peer::v1::RankMessage>::Step step) {
+    if (step.write != nullptr) StartWrite(step.write);
+    if (step.end) RemoveHold();
+  }
+
+  LeaderLink* const link_;
+  const std::unique_ptr<peer::v1::GroupService::Stub> stub_;
+  grpc::ClientContext context_;
+  peer::v1::LeaderMessage read_;
+  WriteQueue<peer::v1::RankMessage> writes_;
+
+  absl::Mutex mu_;
+  absl::Status why_ ABSL_GUARDED_BY(mu_);  // it was left; OK: it was not
+};
+
+LeaderLink::LeaderLink(Options options, TimerQueue* timers, RankHandler* handler)
+    : options_(std::move(options)),
+      timers_(timers),
+      handler_(handler),
+      epoch_(options_.self.followed),
+      peer_timeout_(options_.peer_timeout),
+      retry_(options_.first_retry),
+      status_(LeaderLost("was not reached yet")) {}
+
+void LeaderLink::Open() {
+  const auto stream = std::make_shared<Stream>(this, Connect(options_.leader, options_.credentials()));
+  std::shared_ptr<Stream> before;  // goes after the lock
+  peer::v1::RankMessage hello;
+  {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return;
+    RankDescription self = options_.self;
+    self.followed = epoch_;
+    *hello.mutable_hello() = ToProto(self);
+    before = std::exchange(stream_, stream);
+    ended_ = false;
+    heard_nanos_ = options_.clock->NowNanos();
+    WatchSilence();
+  }
+  stream->Begin(hello);
+}
+
+void LeaderLink::WatchSilence() {
+  timer_ = timers_->Add(heard_nanos_ + absl::ToInt64Nanoseconds(peer_timeout_),
+                        [this, stream = std::weak_ptr<Stream>(stream_)] { CheckSilence(stream); });
+}
+
+void LeaderLink::CheckSilence(const std::weak_ptr<Stream>& stream) {
+  absl::Duration timeout;
+  const std::shared_ptr<Stream> watched = stream.lock();
+  {
+    absl::MutexLock lock(&mu_);
+    if (watched == nullptr || watched != stream_ || ended_ || closed_) return;
+    timeout = peer_timeout_;
+    if (options_.clock->NowNanos() < heard_nanos_ + absl::ToInt64Nanoseconds(timeout)) return WatchSilence();
+  }
+  watched->Leave(LeaderLost("was silent for " + absl::FormatDuration(timeout)));
+}
+
+absl::Status LeaderLink::OnMessage(const peer::v1::LeaderMessage& message) {
+  bool joined;
+  {
+    absl::MutexLock lock(&mu_);
+    heard_nanos_ = options_.clock->NowNanos();
+    joined = joined_;
+  }
+  if (joined == message.has_welcome()) {
+    return BadRankMessage("message", joined ? "must be a command" : "must be a welcome",
+                          joined ? "a second welcome" : "another one");
+  }
+  if (message.has_welcome()) return OnWelcome(message.welcome());
+  if (!message.has_ping()) return OnCommand(message);
+  peer::v1::RankMessage pong;
+  pong.mutable_pong();
+  Send(pong);
+  return absl::OkStatus();
+}
+
+absl::Status LeaderLink::OnWelcome(const peer::v1::Welcome& welcome) {
+  absl::MutexLock lock(&mu_);
+  if (Epoch(welcome.epoch()) < epoch_) {
+    return Error(absl::StatusCode::kFailedPrecondition, "LEADER_STALE",
+                 absl::StrCat("the leader has the epoch ", welcome.epoch(), ", and one with ", epoch_.value(),
+                              " was followed since"));
+  }
+  if (welcome.peer_timeout_micros() <= 0) {
+    return BadRankMessage("welcome.peer_timeout_micros", "must be above 0",
+                          absl::StrCat(welcome.peer_timeout_micros()));
+  }
+  LogInfo("the leader has welcomed this rank", {{"leader", options_.leader}, {"epoch", absl::StrCat(welcome.epoch())}});
+  epoch_ = Epoch(welcome.epoch());
+  peer_timeout_ = absl::Microseconds(welcome.peer_timeout_micros());
+  retry_ = options_.first_retry;
+  joined_ = true;
+  status_ = absl::OkStatus();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GroupIdentity> LeaderLink::Checked(const peer::v1::GroupIdentity& message) const {
+  PENSTOCK_ASSIGN_OR_RETURN(const GroupIdentity group, FromProto(message));
+  absl::MutexLock lock(&mu_);
+  if (group.epoch == epoch_) return group;
+  return BadRankMessage("group.epoch", absl::StrCat("must be that of the leader, ", epoch_.value()),
+                        ToString(group.epoch));
+}
+
+absl::Status LeaderLink::OnCommand(const peer::v1::LeaderMessage& message) {
+  if (message.has_prepare()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const GroupIdentity group, Checked(message.prepare().group()));
+    handler_->OnPrepare(group);
+  } else if (message.has_form()) {
+    PENSTOCK_RETURN_IF_ERROR(Checked(message.form().group()).status());
+    PENSTOCK_ASSIGN_OR_RETURN(const Group group, FromProto(message.form()));
+    handler_->OnForm(group);
+  } else if (message.has_dissolve()) {
+    PENSTOCK_ASSIGN_OR_RETURN(const GroupIdentity group, Checked(message.dissolve().group()));
+    handler_->OnDissolve(group, Rank(message.dissolve().rank()), DecodeError(message.dissolve().error()));
+  } else {
+    return BadRankMessage("message", "must be a command", "nothing that is known");
+  }
+  return absl::OkStatus();
+}
+
+void LeaderLink::Send(const peer::v1::RankMessage& message) {
+  std::shared_ptr<Stream> stream;
+  {
+    absl::MutexLock lock(&mu_);
+    if (joined_) stream = stream_;
+  }
+  if (stream != nullptr) stream->Push(message);
+}
+
+void LeaderLink::Prepared(const GroupIdentity& group, const std::string& carrier_address) {
+  peer::v1::RankMessage message;
+  *message.mutable_prepared()->mutable_group() = ToProto(group);
+  message.mutable_prepared()->set_carrier_address(carrier_address);
+  Send(message);
+}
+
+void LeaderLink::Formed(const GroupIdentity& group) {
+  peer::v1::RankMessage message;
+  *message.mutable_formed()->mutable_group() = ToProto(group);
+  Send(message);
+}
+
+void LeaderLink::Failed(const GroupIdentity& group, const absl::Status& why) {
+  peer::v1::RankMessage message;
+  *message.mutable_failed()->mutable_group() = ToProto(group);
+  message.mutable_failed()->set_error(EncodeError(why));
+  Send(message);
+}
+
+void LeaderLink::OnEnded(const absl::Status& why) {
+  bool tell;
+  {
+    absl::MutexLock lock(&mu_);
+    tell = joined_ && !closed_;
+    joined_ = false;
+    if (why != status_ && !closed_) {
+      LogWarning("this rank has no leader", {{"leader", options_.leader}, {"problem", std::string(why.message())}});
+    }
+    status_ = why;
+  }
+  if (tell) Guarded("the loss of the leader", [&] { handler_->OnLeaderLost(why); }).IgnoreError();
+  absl::MutexLock lock(&mu_);
+  ended_ = true;
+  timers_->Remove(timer_);
+  if (closed_) return;
+  timer_ = timers_->Add(options_.clock->NowNanos() + absl::ToInt64Nanoseconds(retry_), [this] { Open(); });
+  retry_ = std::min(2 * retry_, options_.max_retry);
+}
+
+absl::Status LeaderLink::status() const {
+  absl::MutexLock lock(&mu_);
+  return status_;
+}
+
+void LeaderLink::Close() {
+  std::shared_ptr<Stream> stream;
+  {
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+    stream = stream_;
+    timers_->Remove(timer_);
+  }
+  timers_->Quiesce();
+  if (stream != nullptr) stream->Leave(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "this rank is stopping"));
+  const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return ended_; };
+  absl::MutexLock lock(&mu_, absl::Condition(&ended));
+  stream_ = nullptr;
+}
+
+}  // namespace penstock

@@ -1,0 +1,141 @@
+#pragma once
+
+// Which ranks have joined the leader, and the generations of the group that they form.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "engine/base/clock.h"
+#include "engine/base/ids.h"
+#include "server/peer/group.h"
+
+namespace penstock {
+
+// One stay of a rank in the group: who joins again gets another one.
+using MemberId = StrongId<struct MemberTag, uint64_t>;
+
+// The way down to one member. Nothing may block; what comes after End() is dropped.
+class MemberLine {
+ public:
+  virtual ~MemberLine() = default;
+  virtual void Welcome(Epoch epoch, absl::Duration peer_timeout) = 0;
+  virtual void Ping() = 0;
+  virtual void Prepare(const GroupIdentity& group) = 0;
+  virtual void Form(const Group& group) = 0;
+  virtual void Dissolve(const GroupIdentity& group, Rank cause, const absl::Status& why) = 0;
+  virtual void End(const absl::Status& why) = 0;
+};
+
+// Who wants to know of the group. Nothing may block.
+class MembershipListener {
+ public:
+  virtual ~MembershipListener() = default;
+  // The group is complete.
+  virtual void OnFormed(const Group& group, const std::map<Rank, RankDescription>& ranks) = 0;
+  // A member is no more, and with it the generation, if there was one.
+  virtual void OnLost(Rank rank, const absl::Status& why) = 0;
+  // A member can't go on with the generation, which is over; the member stays.
+  virtual void OnFailed(Rank rank, const absl::Status& why) = 0;
+};
+
+// Keeps the members of a leader's group and leads them from one generation to the next.
+//
+// Model:     Gathering, until every rank of the world has joined, the leader's own too. Then preparing: a new
+//            generation with a new key, in which each member opens a carrier; forming: each connects its own to the
+//            others'; complete, when all have said so. Who leaves, is silent for the timeout or fails ends the
+//            generation for all: they are told, stay, and gather again. After a failure the next generation waits for
+//            kPause.
+// Owns:      shares of the lines. Listener and Clock outlive it.
+// Threads:   Any method from any thread. Lines and listener are called without the lock, in order, one at a time, by
+//            whichever thread is here; they may call back, Close() excepted.
+// Lifecycle: Look() whenever its last answer says; Close() once: it ends all lines, and nothing is called afterwards.
+// Fails:     Join(), telling reason and values: FAILED_PRECONDITION / PROTOCOL_MISMATCH, BUILD_MISMATCH, LEADER_STALE
+//            where the rank has followed a later leader; INVALID_ARGUMENT / WORLD_SIZE_MISMATCH, RANK_OUT_OF_RANGE;
+//            ALREADY_EXISTS / RANK_TAKEN while another process has the rank; UNAVAILABLE / DRAINING after Close(). A
+//            process that joins again takes its own place.
+class Membership {
+ public:
+  static constexpr absl::Duration kPause = absl::Seconds(1);
+
+  struct Options {
+    Epoch epoch;  // durable: higher at each start of the leader
+    int world_size = 1;
+    std::string build = {};         // that all ranks must have
+    std::string instructions = {};  // of this processor; ranks with others are logged
+    absl::Duration peer_timeout = absl::Seconds(5);
+    Clock* clock = RealClock();                                 // usually only tests set this
+    std::function<std::array<char, 16>()> new_key = RandomKey;  // usually only tests set this
+  };
+
+  Membership(Options options, MembershipListener* listener) : options_(std::move(options)), listener_(listener) {}
+
+  absl::StatusOr<MemberId> Join(const RankDescription& rank, std::shared_ptr<MemberLine> line) ABSL_LOCKS_EXCLUDED(mu_);
+  // Of somebody who is no rank at all; returns the error.
+  absl::Status RefuseStranger(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  // What members say. From one that is no more, or of another generation, it is dropped.
+  void Heard(MemberId id) ABSL_LOCKS_EXCLUDED(mu_);
+  void Prepared(MemberId id, const GroupIdentity& group, std::string carrier_address) ABSL_LOCKS_EXCLUDED(mu_);
+  void Formed(MemberId id, const GroupIdentity& group) ABSL_LOCKS_EXCLUDED(mu_);
+  void Failed(MemberId id, const GroupIdentity& group, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  void Leave(MemberId id, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Pings who is due and loses who is silent; returns when to look again, at the latest, in nanoseconds of the Clock.
+  int64_t Look() ABSL_LOCKS_EXCLUDED(mu_);
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // How often a rank or a stranger was.
+  int64_t refused() const ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Duration peer_timeout() const { return options_.peer_timeout; }
+
+ private:
+  enum class Phase { kGathering, kPreparing, kForming, kComplete };
+  struct Member {
+    MemberId id;
+    RankDescription rank;
+    std::shared_ptr<MemberLine> line;
+    int64_t heard_nanos = 0;
+    int64_t pinged_nanos = 0;
+    bool ready = false;  // has done what the phase asks for
+  };
+
+  absl::Status Check(const RankDescription& rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Refuse(const absl::Status& why, Rank rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The member, if the group is its generation at present and in that phase.
+  Member* MemberIn(Phase phase, MemberId id, const GroupIdentity& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Member* MemberOf(MemberId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The phase is done when all members are ready; then none is.
+  bool AllReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginGeneration() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndGeneration(Rank cause, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Lose(Rank rank, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Runs what was posted, unless another thread does.
+  void Deliver() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const Options options_;
+  MembershipListener* const listener_;
+
+  mutable absl::Mutex mu_;
+  Phase phase_ ABSL_GUARDED_BY(mu_) = Phase::kGathering;
+  Group group_ ABSL_GUARDED_BY(mu_);  // of the present generation, or the last one
+  std::map<Rank, Member> members_ ABSL_GUARDED_BY(mu_);
+  uint64_t joins_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t pause_end_nanos_ ABSL_GUARDED_BY(mu_) = 0;  // no generation begins before
+  int64_t refused_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<Rank, std::string> refusals_ ABSL_GUARDED_BY(mu_);  // logged last, by rank; -1: of none of the world
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<std::function<void()>> posted_ ABSL_GUARDED_BY(mu_);  // calls of lines and listener
+  bool delivering_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace penstock

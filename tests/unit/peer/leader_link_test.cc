@@ -1,0 +1,156 @@
+// What a rank does with leaders that are silent, wrong or not there.
+
+#include "server/peer/leader_link.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "penstock/peer/v1/group_service.grpc.pb.h"
+#include "tests/unit/peer/group_world.h"
+
+namespace penstock::testing {
+namespace {
+
+// A leader that does what a test says.
+class FakeLeader : public peer::v1::GroupService::Service {
+ public:
+  using Stream = grpc::ServerReaderWriter<peer::v1::LeaderMessage, peer::v1::RankMessage>;
+
+  explicit FakeLeader(std::function<void(Stream*)> script) : script_(std::move(script)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeLeader() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  static peer::v1::RankMessage Hear(Stream* stream) {
+    peer::v1::RankMessage message;
+    if (!stream->Read(&message)) message.Clear();
+    return message;
+  }
+  static void Welcome(Stream* stream, uint32_t epoch, int64_t timeout_micros = 5'000'000) {
+    peer::v1::LeaderMessage message;
+    message.mutable_welcome()->set_epoch(epoch);
+    message.mutable_welcome()->set_peer_timeout_micros(timeout_micros);
+    stream->Write(message);
+  }
+
+ private:
+  grpc::Status Join(grpc::ServerContext*, Stream* stream) override {
+    script_(stream);
+    return grpc::Status::OK;
+  }
+
+  const std::function<void(Stream*)> script_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(LeaderLink, AnswersPingsAndLeavesALeaderThatIsSilent) {
+  World world{.peer_timeout = absl::Seconds(5)};
+  FakeLeader leader([&](FakeLeader::Stream* stream) {
+    const peer::v1::RankMessage hello = FakeLeader::Hear(stream);
+    EXPECT_EQ(hello.hello().rank(), 1);
+    EXPECT_EQ(hello.hello().build(), "1.0");
+    FakeLeader::Welcome(stream, 4);
+    peer::v1::LeaderMessage ping;
+    ping.mutable_ping();
+    stream->Write(ping);
+    if (FakeLeader::Hear(stream).has_pong()) world.events.Add("pong");
+    FakeLeader::Hear(stream);  // until the rank has gone
+  });
+  RankProcess rank(&world, 1, leader.address());
+  ASSERT_TRUE(world.events.Await("pong"));
+  EXPECT_TRUE(rank.link().status().ok());
+  world.clock.Advance(absl::Milliseconds(4999));
+  world.timers.SettleForTest();
+  EXPECT_TRUE(rank.link().status().ok());
+  world.clock.Advance(absl::Milliseconds(1));
+  EXPECT_TRUE(world.events.Await("1 leader lost RANK_LOST"));
+  EXPECT_TRUE(world.AwaitTries("pong"));  // it tries again
+}
+
+TEST(LeaderLink, LeavesALeaderThatItCanNotFollow) {
+  const auto prepare = [](FakeLeader::Stream* stream, const std::string& key, uint32_t epoch) {
+    peer::v1::LeaderMessage message;
+    message.mutable_prepare()->mutable_group()->set_key(key);
+    message.mutable_prepare()->mutable_group()->set_epoch(epoch);
+    stream->Write(message);
+  };
+  struct Row {
+    const char* reason;
+    const char* problem;
+    std::function<void(FakeLeader::Stream*)> script;
+  };
+  const Row rows[] = {
+      {"LEADER_STALE", "the leader has the epoch 3, and one with 4 was followed since",
+       [](FakeLeader::Stream* stream) { FakeLeader::Welcome(stream, 3); }},
+      {"RANK_MESSAGE", "welcome.peer_timeout_micros: must be above 0, got 0",
+       [](FakeLeader::Stream* stream) { FakeLeader::Welcome(stream, 4, 0); }},
+      {"RANK_MESSAGE", "message: must be a welcome, got another one",
+       [](FakeLeader::Stream* stream) { stream->Write(peer::v1::LeaderMessage()); }},
+      {"RANK_MESSAGE", "message: must be a command, got a second welcome",
+       [](FakeLeader::Stream* stream) {
+         FakeLeader::Welcome(stream, 4);
+         FakeLeader::Welcome(stream, 4);
+       }},
+      {"RANK_MESSAGE", "message: must be a command, got nothing that is known",
+       [](FakeLeader::Stream* stream) {
+         FakeLeader::Welcome(stream, 4);
+         stream->Write(peer::v1::LeaderMessage());
+       }},
+      {"RANK_MESSAGE", "group.epoch: must be that of the leader, 5, got 4",
+       [&](FakeLeader::Stream* stream) {
+         FakeLeader::Welcome(stream, 5);
+         prepare(stream, std::string(16, 'k'), 4);
+       }},
+      {"RANK_MESSAGE", "group.key: must have 16 bytes, got 3 bytes",
+       [&](FakeLeader::Stream* stream) {
+         FakeLeader::Welcome(stream, 4);
+         prepare(stream, "key", 4);
+       }},
+  };
+  for (const Row& row : rows) {
+    World world;
+    FakeLeader leader([&](FakeLeader::Stream* stream) {
+      EXPECT_EQ(FakeLeader::Hear(stream).hello().followed_epoch(), 4);
+      row.script(stream);
+      FakeLeader::Hear(stream);  // until the rank has gone
+    });
+    RankProcess rank(&world, 1, leader.address(), 4);
+    // The clock stands still, so that it does not come back.
+    for (int i = 0; i < 1000 && ReasonOf(rank.link().status()) != row.reason; ++i) {
+      world.events.Await("never", absl::Milliseconds(5));
+    }
+    EXPECT_EQ(rank.link().status().message(), row.problem);
+  }
+}
+
+TEST(LeaderLink, WaitsForALeaderThatIsNotThereYet) {
+  World world;
+  world.size = 1;
+  int port = 0;
+  { port = Leader(&world, 1).port(); }
+  RankProcess rank(&world, 0, absl::StrCat("127.0.0.1:", port));
+  for (int i = 0; i < 3; ++i) {
+    world.clock.Advance(absl::Seconds(2));
+    world.timers.SettleForTest();
+  }
+  EXPECT_EQ(ReasonOf(rank.link().status()), "RANK_LOST");
+  Leader leader(&world, 2, port);
+  EXPECT_TRUE(world.AwaitTries("formed 2.1 of 1"));
+}
+
+}  // namespace
+}  // namespace penstock::testing

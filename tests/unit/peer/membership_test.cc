@@ -1,0 +1,367 @@
+// Who may join, who is lost, and the generations that follow: without streams, on a clock that stands still.
+
+#include "server/peer/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/base/thread.h"
+#include "tests/support/fake_clock.h"
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+using Told = std::vector<std::string>;
+
+// Writes down what a member is told: "1 prepare 3" is rank 1, generation 3.
+class FakeLine : public MemberLine {
+ public:
+  FakeLine(int rank, Told* told) : rank_(rank), told_(told) {}
+
+  void Welcome(Epoch epoch, absl::Duration peer_timeout) override {
+    Tell(absl::StrCat("welcome to ", epoch.value(), " for ", absl::FormatDuration(peer_timeout)));
+  }
+  void Ping() override { Tell("ping"); }
+  void Prepare(const GroupIdentity& group) override {
+    group_ = group;
+    Tell(absl::StrCat("prepare ", group.generation));
+  }
+  void Form(const Group& group) override {
+    formed_ = group;
+    Tell(absl::StrCat("form ", group.identity.generation));
+  }
+  void Dissolve(const GroupIdentity& group, Rank cause, const absl::Status& why) override {
+    Tell(absl::StrCat("dissolve ", group.generation, " for ", cause.value(), " ", ReasonOf(why)));
+  }
+  void End(const absl::Status& why) override { Tell("end " + ReasonOf(why)); }
+
+  const GroupIdentity& group() const { return group_; }
+  const Group& formed() const { return formed_; }
+
+ private:
+  void Tell(const std::string& what) { told_->push_back(absl::StrCat(rank_, " ", what)); }
+
+  const int rank_;
+  Told* const told_;
+  GroupIdentity group_;
+  Group formed_;
+};
+
+std::array<char, 16> Sixteen(char c) {
+  std::array<char, 16> bytes;
+  bytes.fill(c);
+  return bytes;
+}
+
+class MembershipTest : public ::testing::Test, public MembershipListener {
+ protected:
+  static constexpr int kWorldSize = 3;
+
+  void OnFormed(const Group& group, const std::map<Rank, RankDescription>& ranks) override {
+    told_.push_back(absl::StrCat("formed ", group.identity.generation, " of ", ranks.size()));
+    if (on_formed_) on_formed_();
+  }
+  void OnLost(Rank rank, const absl::Status& why) override {
+    told_.push_back(absl::StrCat("lost ", rank.value(), " ", ReasonOf(why)));
+    last_error_ = std::string(why.message());
+  }
+  void OnFailed(Rank rank, const absl::Status& why) override {
+    told_.push_back(absl::StrCat("failed ", rank.value(), " ", ReasonOf(why)));
+  }
+
+  static RankDescription Describe(int rank, char instance = 'a') {
+    return {.build = "1.0",
+            .rank = Rank(rank),
+            .world_size = kWorldSize,
+            .instance = Sixteen(instance),
+            .followed = Epoch(7),
+            .instructions = "AVX2"};
+  }
+
+  absl::Status Join(int rank, char instance = 'a') {
+    const auto line = std::make_shared<FakeLine>(rank, &told_);
+    const auto id = membership_.Join(Describe(rank, instance), line);
+    if (!id.ok()) return id.status();
+    ids_[rank] = *id;
+    lines_[rank] = line;
+    return absl::OkStatus();
+  }
+  void JoinAll() {
+    for (int rank = 0; rank < kWorldSize; ++rank) ASSERT_TRUE(Join(rank).ok());
+  }
+  void PrepareAll() {
+    for (int rank = 0; rank < kWorldSize; ++rank) {
+      membership_.Prepared(ids_[rank], lines_[rank]->group(), absl::StrCat("at ", rank));
+    }
+  }
+  void FormAll() {
+    for (int rank = 0; rank < kWorldSize; ++rank) membership_.Formed(ids_[rank], lines_[rank]->group());
+  }
+  void Complete() {
+    JoinAll();
+    PrepareAll();
+    FormAll();
+    told_.clear();
+  }
+  void HearAll() {
+    for (const auto& [rank, id] : ids_) membership_.Heard(id);
+  }
+  Told Take() { return std::exchange(told_, {}); }
+
+  FakeClock clock_;
+  char next_key_ = 'A';
+  Told told_;
+  std::string last_error_;
+  std::function<void()> on_formed_;
+  Membership membership_{{.epoch = Epoch(7),
+                          .world_size = kWorldSize,
+                          .build = "1.0",
+                          .instructions = "AVX2",
+                          .clock = &clock_,
+                          .new_key = [this] { return Sixteen(next_key_++); }},
+                         this};
+  std::map<int, MemberId> ids_;
+  std::map<int, std::shared_ptr<FakeLine>> lines_;
+};
+
+TEST_F(MembershipTest, AGenerationBeginsWhenAllHaveJoinedAndIsCompleteWhenAllHaveFormed) {
+  ASSERT_TRUE(Join(2).ok());
+  ASSERT_TRUE(Join(0).ok());
+  EXPECT_THAT(Take(), ElementsAre("2 welcome to 7 for 5s", "0 welcome to 7 for 5s"));
+  ASSERT_TRUE(Join(1).ok());
+  EXPECT_THAT(Take(), ElementsAre("1 welcome to 7 for 5s", "0 prepare 1", "1 prepare 1", "2 prepare 1"));
+  EXPECT_EQ(lines_[0]->group().key, Sixteen('A'));
+  EXPECT_EQ(lines_[0]->group().epoch, Epoch(7));
+  membership_.Prepared(ids_[1], lines_[1]->group(), "at 1");
+  membership_.Prepared(ids_[0], lines_[0]->group(), "at 0");
+  EXPECT_THAT(Take(), IsEmpty());
+  membership_.Prepared(ids_[2], lines_[2]->group(), "at 2");
+  EXPECT_THAT(Take(), ElementsAre("0 form 1", "1 form 1", "2 form 1"));
+  EXPECT_THAT(lines_[2]->formed().carrier_addresses,
+              ElementsAre(std::pair(Rank(0), "at 0"), std::pair(Rank(1), "at 1"), std::pair(Rank(2), "at 2")));
+  membership_.Formed(ids_[2], lines_[2]->group());
+  membership_.Formed(ids_[2], lines_[2]->group());  // one rank can't answer for others
+  membership_.Formed(ids_[0], lines_[0]->group());
+  EXPECT_THAT(Take(), IsEmpty());
+  membership_.Formed(ids_[1], lines_[1]->group());
+  EXPECT_THAT(Take(), ElementsAre("formed 1 of 3"));
+}
+
+TEST_F(MembershipTest, WhoDoesNotFitIsRefusedByNameAndDisturbsNobody) {
+  struct Row {
+    const char* reason;
+    absl::StatusCode code;
+    const char* value;  // that the error names
+    std::function<void(RankDescription&)> change;
+  };
+  const Row rows[] = {
+      {"PROTOCOL_MISMATCH", absl::StatusCode::kFailedPrecondition, "got 99", [](auto& rank) { rank.protocol = 99; }},
+      {"BUILD_MISMATCH", absl::StatusCode::kFailedPrecondition, "got 0.9", [](auto& rank) { rank.build = "0.9"; }},
+      {"WORLD_SIZE_MISMATCH", absl::StatusCode::kInvalidArgument, "got 4", [](auto& rank) { rank.world_size = 4; }},
+      {"RANK_OUT_OF_RANGE", absl::StatusCode::kInvalidArgument, "[0, 2], got 3",
+       [](auto& rank) { rank.rank = Rank(3); }},
+      {"RANK_OUT_OF_RANGE", absl::StatusCode::kInvalidArgument, "got -1", [](auto& rank) { rank.rank = Rank(-1); }},
+      {"LEADER_STALE", absl::StatusCode::kFailedPrecondition, "got 8", [](auto& rank) { rank.followed = Epoch(8); }},
+      {"RANK_TAKEN", absl::StatusCode::kAlreadyExists, "rank 1", [](auto& rank) { rank.instance = Sixteen('b'); }},
+  };
+  Complete();
+  for (const Row& row : rows) {
+    RankDescription rank = Describe(1);
+    row.change(rank);
+    const absl::Status refused = membership_.Join(rank, std::make_shared<FakeLine>(9, &told_)).status();
+    EXPECT_EQ(ReasonOf(refused), row.reason);
+    EXPECT_EQ(refused.code(), row.code) << row.reason;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(row.value));
+  }
+  EXPECT_THAT(Take(), IsEmpty());
+  EXPECT_EQ(membership_.refused(), std::size(rows));
+}
+
+TEST_F(MembershipTest, ALostMemberIsReportedOnceAndTheOthersGoOnWithItsSuccessor) {
+  Complete();
+  const GroupIdentity before = lines_[0]->group();
+  membership_.Leave(ids_[1], absl::UnavailableError("its stream has ended"));
+  EXPECT_THAT(Take(), ElementsAre("1 end RANK_LOST", "0 dissolve 1 for 1 RANK_LOST", "2 dissolve 1 for 1 RANK_LOST",
+                                  "lost 1 RANK_LOST"));
+  EXPECT_EQ(last_error_, "rank 1 has left: its stream has ended");
+  membership_.Leave(ids_[1], absl::UnavailableError("again"));
+  EXPECT_THAT(Take(), IsEmpty());
+  ASSERT_TRUE(Join(1, 'b').ok());
+  EXPECT_THAT(Take(), ElementsAre("1 welcome to 7 for 5s", "0 prepare 2", "1 prepare 2", "2 prepare 2"));
+  EXPECT_NE(lines_[0]->group().key, before.key);
+  PrepareAll();
+  FormAll();
+  EXPECT_EQ(Take().back(), "formed 2 of 3");
+}
+
+TEST_F(MembershipTest, ALossWhileItFormsBeginsAnew) {
+  JoinAll();
+  PrepareAll();
+  membership_.Formed(ids_[0], lines_[0]->group());
+  const GroupIdentity first = lines_[0]->group();
+  Take();
+  membership_.Leave(ids_[2], absl::UnavailableError("gone"));
+  EXPECT_THAT(Take(), ElementsAre("2 end RANK_LOST", "0 dissolve 1 for 2 RANK_LOST", "1 dissolve 1 for 2 RANK_LOST",
+                                  "lost 2 RANK_LOST"));
+  ASSERT_TRUE(Join(2).ok());
+  Take();
+  // What was said of the first does not count for the second.
+  membership_.Prepared(ids_[0], first, "old");
+  membership_.Formed(ids_[0], first);
+  membership_.Failed(ids_[0], first, absl::UnavailableError("old"));
+  membership_.Formed(ids_[1], lines_[1]->group());
+  EXPECT_THAT(Take(), IsEmpty());
+  PrepareAll();
+  EXPECT_EQ(lines_[1]->formed().carrier_addresses.at(Rank(0)), "at 0");
+  FormAll();
+  EXPECT_EQ(Take().back(), "formed 2 of 3");
+}
+
+TEST_F(MembershipTest, WhoIsSilentForTheTimeoutIsLostAndNotBefore) {
+  Complete();
+  EXPECT_EQ(membership_.Look(), clock_.NowNanos() + 1'000'000'000);
+  clock_.Advance(absl::Seconds(1));
+  membership_.Look();
+  EXPECT_THAT(Take(), ElementsAre("0 ping", "1 ping", "2 ping"));
+  membership_.Heard(ids_[0]);
+  membership_.Heard(ids_[2]);
+  clock_.Advance(absl::Seconds(3));
+  membership_.Look();
+  Take();
+  clock_.Advance(absl::Milliseconds(999));
+  EXPECT_EQ(membership_.Look(), clock_.NowNanos() + 1'000'000);  // when rank 1 will have been silent for 5 s
+  EXPECT_THAT(Take(), IsEmpty());
+  clock_.Advance(absl::Milliseconds(1));
+  membership_.Look();
+  const Told told = Take();
+  EXPECT_THAT(std::vector(told.begin(), told.begin() + 4),
+              ElementsAre("1 end RANK_LOST", "0 dissolve 1 for 1 RANK_LOST", "2 dissolve 1 for 1 RANK_LOST",
+                          "lost 1 RANK_LOST"));
+  EXPECT_EQ(last_error_, "rank 1 was silent for 5s");
+  // Its place is free now, for whoever comes.
+  EXPECT_TRUE(Join(1, 'b').ok());
+}
+
+TEST_F(MembershipTest, WhoIsHeardStays) {
+  Complete();
+  for (int i = 0; i < 20; ++i) {
+    clock_.Advance(absl::Seconds(4));
+    HearAll();
+    membership_.Look();
+  }
+  EXPECT_THAT(Take(), ::testing::Not(::testing::Contains(HasSubstr("lost"))));
+}
+
+TEST_F(MembershipTest, TheSameProcessTakesItsOwnPlaceAgain) {
+  Complete();
+  const MemberId before = ids_[1];
+  ASSERT_TRUE(Join(1).ok());
+  EXPECT_THAT(Take(),
+              ElementsAre("1 end RANK_LOST", "0 dissolve 1 for 1 RANK_LOST", "2 dissolve 1 for 1 RANK_LOST",
+                          "lost 1 RANK_LOST", "1 welcome to 7 for 5s", "0 prepare 2", "1 prepare 2", "2 prepare 2"));
+  membership_.Leave(before, absl::UnavailableError("the old stream ends late"));
+  membership_.Failed(before, lines_[1]->group(), absl::UnavailableError("from the old stream"));
+  EXPECT_THAT(Take(), IsEmpty());
+}
+
+TEST_F(MembershipTest, AFailureEndsTheGenerationAndTheNextOneWaits) {
+  Complete();
+  membership_.Failed(ids_[2], lines_[2]->group(),
+                     Error(absl::StatusCode::kUnavailable, "RANK_LOST", "rank 1 can't be reached"));
+  EXPECT_THAT(Take(), ElementsAre("0 dissolve 1 for 2 RANK_LOST", "1 dissolve 1 for 2 RANK_LOST",
+                                  "2 dissolve 1 for 2 RANK_LOST", "failed 2 RANK_LOST"));
+  const int64_t pause_end = clock_.NowNanos() + 1'000'000'000;
+  EXPECT_EQ(membership_.Look(), pause_end);
+  clock_.AdvanceNanos(pause_end - clock_.NowNanos() - 1);
+  membership_.Look();
+  EXPECT_THAT(Take(), IsEmpty());
+  clock_.AdvanceNanos(1);
+  membership_.Look();
+  EXPECT_THAT(Take(), ElementsAre("0 ping", "1 ping", "2 ping", "0 prepare 2", "1 prepare 2", "2 prepare 2"));
+}
+
+TEST_F(MembershipTest, WhoIsToldMayAnswerAtOnceAndIsToldOneThingAtATime) {
+  JoinAll();
+  PrepareAll();
+  Take();
+  on_formed_ = [this] {
+    membership_.Leave(ids_[0], absl::UnavailableError("it was enough"));
+    told_.push_back("that was all");
+  };
+  FormAll();
+  EXPECT_THAT(Take(), ElementsAre("formed 1 of 3", "that was all", "0 end RANK_LOST", "1 dissolve 1 for 0 RANK_LOST",
+                                  "2 dissolve 1 for 0 RANK_LOST", "lost 0 RANK_LOST"));
+}
+
+TEST_F(MembershipTest, TheEndOfTheLeaderEndsAllAndNobodyJoins) {
+  Complete();
+  membership_.Close();
+  EXPECT_THAT(Take(), ElementsAre("0 end DRAINING", "1 end DRAINING", "2 end DRAINING"));
+  EXPECT_EQ(ReasonOf(Join(1)), "DRAINING");
+  membership_.Look();
+  EXPECT_THAT(Take(), IsEmpty());
+}
+
+// Answers everything at once, and checks that it is told things in their order.
+class QuickLine : public MemberLine {
+ public:
+  void Welcome(Epoch, absl::Duration) override { EXPECT_EQ(std::exchange(state_, 1), 0); }
+  void Ping() override { EXPECT_EQ(state_, 1); }
+  void Prepare(const GroupIdentity& group) override {
+    EXPECT_EQ(state_, 1);
+    EXPECT_GT(group.generation, generation_);
+    generation_ = group.generation;
+  }
+  void Form(const Group& group) override { EXPECT_EQ(group.identity.generation, generation_); }
+  void Dissolve(const GroupIdentity& group, Rank, const absl::Status&) override {
+    EXPECT_LE(group.generation, generation_);
+  }
+  void End(const absl::Status&) override { EXPECT_EQ(std::exchange(state_, 2), 1); }
+
+ private:
+  int state_ = 0;  // before the welcome, joined, ended
+  uint32_t generation_ = 0;
+};
+
+class NoListener : public MembershipListener {
+  void OnFormed(const Group&, const std::map<Rank, RankDescription>&) override {}
+  void OnLost(Rank, const absl::Status&) override {}
+  void OnFailed(Rank, const absl::Status&) override {}
+};
+
+TEST(MembershipThreads, MembersAreToldInOrderWhoeverActs) {
+  FakeClock clock;
+  NoListener listener;
+  Membership membership({.epoch = Epoch(1), .world_size = 4, .clock = &clock}, &listener);
+  {
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (int rank = 0; rank < 4; ++rank) {
+      threads.push_back(std::make_unique<Thread>(absl::StrCat("rank-", rank), [&membership, &clock, rank] {
+        for (int i = 0; i < 300; ++i) {
+          const auto id = membership.Join({.rank = Rank(rank), .world_size = 4}, std::make_shared<QuickLine>());
+          ASSERT_TRUE(id.ok()) << id.status();
+          membership.Heard(*id);
+          membership.Look();
+          if (i % 3 == 0) membership.Leave(*id, absl::UnavailableError("gone"));
+          clock.AdvanceNanos(1000);
+        }
+      }));
+    }
+  }
+  membership.Close();
+}
+
+}  // namespace
+}  // namespace penstock::testing
