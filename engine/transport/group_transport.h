@@ -44,8 +44,8 @@ class GroupTransport : public Transport {
     int64_t send_timeout_nanos = 0;       // how long a Send may wait for credit
     Clock* clock = RealClock();           // usually only tests set this
     std::function<const std::vector<TensorForm>*(const MessageKey&)> expected = {};  // may be empty; null: any
-    std::function<void(const MessageKey&)> on_arrival = {};                               // may be empty
-    std::function<void(Rank peer, const absl::Status&)> on_failed = {};                   // may be empty
+    std::function<void(const MessageKey&)> on_arrival = {};                          // may be empty
+    std::function<void(Rank peer, const absl::Status&)> on_failed = {};              // may be empty
   };
   GroupTransport(PeerEdges* edges, Options options);
   ~GroupTransport() override;

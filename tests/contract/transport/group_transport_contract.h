@@ -35,7 +35,7 @@ class RankOfTest {
     int64_t send_timeout_nanos = kMinuteNanos;
     GroupIdentity group = {};
     std::vector<TensorForm> expected = {};  // of every message; empty: any
-    int throws_at = -1;                          // the arrival of this micro-batch
+    int throws_at = -1;                     // the arrival of this micro-batch
   };
 
   RankOfTest(Rank self, std::unique_ptr<Carrier> carrier, const Options& options)

@@ -302,8 +302,7 @@ TEST_P(StepFault, AStepThatIsNotAppliedIsAtomicToo) {
   EXPECT_TRUE(Same(broken.pipeline->ExportState(true).value(), sound.pipeline->ExportState(true).value()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Placements, StepFault,
-                         ::testing::Values(Placement(), Placement{0, 1}, Placement{1, 0}));
+INSTANTIATE_TEST_SUITE_P(Placements, StepFault, ::testing::Values(Placement(), Placement{0, 1}, Placement{1, 0}));
 
 }  // namespace
 }  // namespace penstock
