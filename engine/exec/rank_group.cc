@@ -350,7 +350,10 @@ absl::Status RankGroup::Ask(
 
 absl::Status RankGroup::Join(Others others) {
   others_ = std::move(others);
-  graphs_->others = &others_;
+  {
+    absl::MutexLock lock(&graphs_->mu);
+    graphs_->others = &others_;
+  }
   return Ask<FactsOfRank>([](RankCommands& rank, auto done) { rank.ReadFacts(std::move(done)); },
                           [this](FactsOfRank facts) {
                             for (StateOfStage& shapes : facts.shapes) elsewhere_.shapes.push_back(std::move(shapes));

@@ -100,6 +100,7 @@ absl::Status RankHost::Open(const RunOrder& order) {
     absl::MutexLock lock(&mu_);
     open_.emplace(id, std::move(open));
     ++running_;
+    if (!run->spec.inference) ++training_;
   }
   const absl::Status started = Guarded("the start of a run", [&] { engine_.Start(run); });
   if (started.ok()) return absl::OkStatus();
@@ -107,6 +108,7 @@ absl::Status RankHost::Open(const RunOrder& order) {
   absl::MutexLock lock(&mu_);
   open_.erase(id);
   --running_;
+  if (!run->spec.inference) --training_;
   return started;
 }
 
@@ -196,6 +198,7 @@ void RankHost::OnLeft(int64_t id, bool before_the_end) {
   });
   guarded([&] { leader_->Left(self_, id, before_the_end, std::move(measures)); });
   absl::MutexLock lock(&mu_);
+  if (!run->spec.inference) --training_;
   --running_;  // last: the destructor goes on
 }
 
@@ -273,19 +276,31 @@ void RankHost::FailRuns(const absl::Status& why) {
 
 // --- Stages.
 
+// Where the leader has given this rank up, lanes of a run that has ended may still be there for a moment.
+void RankHost::Change(std::function<void()> work) {
+  commands_.Post([this, work = std::move(work)] {
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(
+          +[](int* training) { return *training == 0; }, &training_));
+    }
+    work();
+  });
+}
+
 void RankHost::EndContribution(bool keep, MicroBatchIndex first) {
-  commands_.Post([this, keep, first] { engine_.EndContribution(keep, first); });
+  Change([this, keep, first] { engine_.EndContribution(keep, first); });
 }
 
 void RankHost::DiscardGradients() {
-  commands_.Post([this] {
+  Change([this] {
     engine_.DiscardGradients();
     last_step_.reset();
   });
 }
 
 void RankHost::RestoreTiedGradients() {
-  commands_.Post([this] {
+  Change([this] {
     if (last_step_ != nullptr) engine_.RestoreTiedGradients(last_step_->ties());
   });
 }
@@ -296,7 +311,7 @@ void RankHost::SetIdle(StageState state) {
 
 template <typename Result, typename Work>
 void RankHost::Answer(Done<Result> done, Work work) {
-  commands_.Post([done = std::move(done), work = std::move(work)] {
+  Change([done = std::move(done), work = std::move(work)] {
     Result result = Guarded("a rank's answer", work);
     done(std::move(result));
   });

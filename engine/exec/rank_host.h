@@ -76,7 +76,9 @@ class RankHost final : public RankCommands {
     bool forgotten = false;  // its graph
   };
 
-  // Runs `work`, whose result is the answer, as a command.
+  // A command that reads or changes stages.
+  void Change(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same, whose result is the answer.
   template <typename Result, typename Work>
   void Answer(Done<Result> done, Work work);
   absl::Status Open(const RunOrder& order) ABSL_LOCKS_EXCLUDED(mu_);
@@ -98,7 +100,8 @@ class RankHost final : public RankCommands {
 
   mutable absl::Mutex mu_;
   std::map<int64_t, OpenRun> open_ ABSL_GUARDED_BY(mu_);
-  int running_ ABSL_GUARDED_BY(mu_) = 0;  // whose lanes have not left
+  int running_ ABSL_GUARDED_BY(mu_) = 0;   // whose lanes have not left
+  int training_ ABSL_GUARDED_BY(mu_) = 0;  // of those, runs that are no inference
 
   RankEngine engine_;  // behind what it tells of failures
 

@@ -130,7 +130,7 @@ PassContext StageRun::ContextOf(int micro_batch, bool graph, bool recomputing) c
 }
 
 LossContext StageRun::LossOf(int micro_batch) const {
-  return run_->losses.empty() ? LossContext() : run_->losses[micro_batch];
+  return !last() || run_->losses.empty() ? LossContext() : run_->losses[micro_batch];
 }
 
 }  // namespace penstock

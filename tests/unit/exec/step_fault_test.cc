@@ -49,7 +49,7 @@ class Breakable {
   explicit Breakable(bool undo, const Placement& ranks = {}) {
     Pipeline::Options options;
     options.fault_point = [this](FaultPoint point, int stage) {
-      if (meanwhile && point == FaultPoint::kStatistics && stage == 0) std::exchange(meanwhile, nullptr)();
+      if (point == FaultPoint::kStatistics && stage == 0 && meanwhile) std::exchange(meanwhile, nullptr)();
       for (const Fault& fault : faults) {
         if (fault.point == point && fault.stage == stage) throw std::bad_alloc();
       }
