@@ -45,7 +45,7 @@ absl::Status GrpcCarrier::Start(const std::map<Rank, std::string>& peers, Handle
   {
     absl::MutexLock lock(&mu_);
     for (const auto& [peer, address] : peers) edges.push_back(outgoing_[peer] = Open(peer, address));
-    outgoing_open_ = static_cast<int>(edges.size());
+    outgoing_left_ = static_cast<int>(edges.size());
     for (const auto& [rank, edge] : incoming_) (outgoing_.contains(rank) ? waiting : strangers).push_back(edge);
     started_ = true;
   }
@@ -62,7 +62,8 @@ std::shared_ptr<OutgoingEdge> GrpcCarrier::Open(Rank peer, const std::string& ad
       OutgoingEdge::Options{.send_timeout_nanos = options_.send_timeout_nanos,
                             .timers = options_.timers,
                             .clock = options_.clock,
-                            .on_over = [this, peer](const absl::Status& lost) { OnOutgoingOver(peer, lost); }},
+                            .on_lost = [this, peer](const absl::Status& why) { TellLost(peer, why); },
+                            .on_over = [this] { OutgoingOver(); }},
       grpc::CreateCustomChannel(address, credentials, TransferChannelArguments(options_.keepalive_nanos)));
 }
 
@@ -81,10 +82,21 @@ void GrpcCarrier::Disconnect(Rank peer, const absl::Status& why) {
   if (const auto edge = EdgeTo(peer)) edge->GiveUp(why);
 }
 
-void GrpcCarrier::OnOutgoingOver(Rank peer, const absl::Status& lost) {
-  if (!lost.ok()) Guarded("a lost rank", [&] { handlers_.on_lost(peer, lost); }).IgnoreError();
+// Whoever has found the loss may hold locks that the handler takes.
+void GrpcCarrier::TellLost(Rank peer, const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mu_);
+    ++outgoing_left_;
+  }
+  options_.timers->Add(0, [this, peer, why] {
+    Guarded("a lost rank", [&] { handlers_.on_lost(peer, why); }).IgnoreError();
+    OutgoingOver();
+  });
+}
+
+void GrpcCarrier::OutgoingOver() {
   absl::MutexLock lock(&mu_);
-  --outgoing_open_;
+  --outgoing_left_;
 }
 
 // --- Streams of others.
@@ -100,7 +112,7 @@ TransferServer::Stream* GrpcCarrier::Take(grpc::CallbackServerContext* context) 
       context);
   {
     absl::MutexLock lock(&mu_);
-    ++incoming_open_;
+    ++incoming_left_;
   }
   edge->Start();
   return edge.get();
@@ -139,7 +151,7 @@ void GrpcCarrier::OnIncomingOver(const IncomingEdge* edge, bool in_order) {
     lost.reset();
   }
   absl::MutexLock lock(&mu_);
-  --incoming_open_;
+  --incoming_left_;
 }
 
 void GrpcCarrier::Close() {
@@ -151,18 +163,20 @@ void GrpcCarrier::Close() {
   for (const auto& [rank, edge] : edges) edge->Close();
   const auto sent = [this] {
     mu_.AssertReaderHeld();
-    return outgoing_open_ == 0;
+    return outgoing_left_ == 0;
   };
   const auto ended = [this] {
     mu_.AssertReaderHeld();
-    return incoming_open_ == 0;
+    return incoming_left_ == 0;
   };
   mu_.LockWhen(absl::Condition(&sent));
   mu_.Unlock();
   if (server_ != nullptr) server_->Shutdown();
-  absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(&ended));
-  outgoing_.clear();
+  {
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&ended));
+    outgoing_.clear();
+  }
 }
 
 }  // namespace penstock

@@ -28,9 +28,10 @@ class OutgoingEdge;
 //            it has taken, which ends the deadline of a frame. A peer is lost when the stream to it fails, and when the
 //            one from it breaks off.
 // Owns:      listener, connections and streams. Timers and clock outlive it.
-// Threads:   as Carrier says; handlers run on gRPC's callback threads, on_header and on_ended one at a time for each
-//            stream from a peer. Owners of payloads may go on gRPC's threads.
-// Lifecycle: listens from Create() on; streams of peers wait until Start().
+// Threads:   as Carrier says; on_header and on_ended run on gRPC's callback threads, one at a time for each stream from a
+//            peer, on_lost on the timers'. Owners of payloads may go on gRPC's threads.
+// Lifecycle: listens from Create() on; streams of peers wait until Start(). Close() may take another keepalive where bytes
+//            are stuck on the way to a peer that is frozen.
 // Units:     a frame that its peer has not taken within `send_timeout_nanos` costs the peer. One that does not answer is
 //            lost after twice `keepalive_nanos`, also while nothing is sent to it.
 // Fails:     Create: as TransferServer. Streams of strangers, and messages out of place, are refused and logged; nothing
@@ -62,9 +63,11 @@ class GrpcCarrier : public Carrier {
   std::shared_ptr<OutgoingEdge> EdgeTo(Rank peer) ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<OutgoingEdge> Open(Rank peer, const std::string& address);
   TransferServer::Stream* Take(grpc::CallbackServerContext* context) ABSL_LOCKS_EXCLUDED(mu_);
+  // Lets a stream in by its hello.
   absl::Status Join(const peer::v1::TransferHello& hello, const std::shared_ptr<IncomingEdge>& edge)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void OnOutgoingOver(Rank peer, const absl::Status& lost) ABSL_LOCKS_EXCLUDED(mu_);
+  void TellLost(Rank peer, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  void OutgoingOver() ABSL_LOCKS_EXCLUDED(mu_);
   void OnIncomingOver(const IncomingEdge* edge, bool in_order) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
@@ -73,10 +76,9 @@ class GrpcCarrier : public Carrier {
   absl::Mutex mu_;
   std::map<Rank, std::shared_ptr<OutgoingEdge>> outgoing_ ABSL_GUARDED_BY(mu_);
   std::map<Rank, std::shared_ptr<IncomingEdge>> incoming_ ABSL_GUARDED_BY(mu_);  // those with a good hello
-  int outgoing_open_ ABSL_GUARDED_BY(mu_) = 0;
-  int incoming_open_ ABSL_GUARDED_BY(mu_) = 0;
+  int outgoing_left_ ABSL_GUARDED_BY(mu_) = 0;  // streams that are not over, losses that are not told
+  int incoming_left_ ABSL_GUARDED_BY(mu_) = 0;  // streams that are not over
   bool started_ ABSL_GUARDED_BY(mu_) = false;
-  bool closing_ ABSL_GUARDED_BY(mu_) = false;
 
   std::unique_ptr<TransferServer> server_;  // last: its streams use all of the above
 };

@@ -60,28 +60,25 @@ void IncomingEdge::Begin() {
 void IncomingEdge::OnReadDone(bool ok) {
   absl::Status taken;
   if (ok) taken = Guarded("a frame of a rank", [this] { return Take(); });
-  if (ok && taken.ok()) return GoOn();
   if (!ok && in_frame_) taken = OutOfPlace("must be a chunk, got the end of the stream");
+  bool over = false;
+  bool more = false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!end_.has_value() && !(ok && taken.ok())) end_ = taken;
+    over = end_.has_value();
+    more = !over && begun_;
+    reading_ = over || more;
+  }
+  if (more) StartRead(&read_);
+  if (!over) return;
   if (in_frame_) EndFrame(absl::UnavailableError("a payload did not come whole"));
   std::optional<absl::Status> end;
   {
     absl::MutexLock lock(&mu_);
-    if (!end_.has_value()) end_ = taken;
     reading_ = false;
     end = TakeEnd();
   }
-  FinishWith(end);
-}
-
-void IncomingEdge::GoOn() {
-  std::optional<absl::Status> end;
-  bool more = false;
-  {
-    absl::MutexLock lock(&mu_);
-    reading_ = more = begun_ && !end_.has_value();
-    end = TakeEnd();
-  }
-  if (more) StartRead(&read_);
   FinishWith(end);
 }
 

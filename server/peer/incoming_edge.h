@@ -69,8 +69,7 @@ class IncomingEdge final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
     return greeted_;
   }
 
-  // Reads on, if nothing has ended the stream; else it finishes when nothing is under way any more.
-  void GoOn() ABSL_LOCKS_EXCLUDED(mu_);
+  // What to finish with, once, when nothing is under way any more.
   std::optional<absl::Status> TakeEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishWith(const std::optional<absl::Status>& end);
 

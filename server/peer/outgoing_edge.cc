@@ -70,7 +70,7 @@ void OutgoingEdge::Try(Work&& work) {
 }
 
 OutgoingEdge::Step OutgoingEdge::Next() {
-  if (writing_) return Step::kNone;
+  if (writing_ || telling_) return Step::kNone;
   if (stopped_) return std::exchange(held_, false) ? Step::kRelease : Step::kNone;
   if (!frames_.empty()) {
     message_ = NextMessage();
@@ -184,14 +184,24 @@ std::deque<Frame> OutgoingEdge::Stop() {
 
 void OutgoingEdge::GiveUp(const absl::Status& why) {
   std::deque<Frame> dropped;
+  bool first = false;
+  {
+    absl::MutexLock lock(&mu_);
+    first = !stopped_;
+    if (first) {
+      dropped = Stop();
+      telling_ = told_ = true;
+    }
+  }
+  context_.TryCancel();
+  if (!first) return;  // it ends already
+  options_.on_lost(why);
   Step step = Step::kNone;
   {
     absl::MutexLock lock(&mu_);
-    if (failure_.ok()) failure_ = why;
-    dropped = Stop();
+    telling_ = false;
     step = Next();
   }
-  context_.TryCancel();
   Do(step);
 }
 
@@ -205,19 +215,18 @@ void OutgoingEdge::Close() {
   Do(step);
 }
 
-// Others may let go of this as soon as they know that it is over.
 void OutgoingEdge::OnDone(const grpc::Status& status) {
-  absl::Status lost;
+  bool lost = false;
   TimerQueue::TimerId timer = TimerQueue::kNoTimer;
   {
     absl::MutexLock lock(&mu_);
+    lost = !in_order_ && !told_;
     std::swap(timer, timer_);
-    if (!in_order_) lost = failure_;
-    if (!in_order_ && lost.ok()) lost = Lost(absl::StrCat("its edge has failed: ", status.error_message()));
   }
   options_.timers->Remove(timer);
-  const auto on_over = options_.on_over;
-  on_over(lost);
+  if (lost) options_.on_lost(Lost(absl::StrCat("its edge has failed: ", status.error_message())));
+  const auto on_over = options_.on_over;  // nothing of this is used any more
+  on_over();
 }
 
 }  // namespace penstock

@@ -23,11 +23,13 @@ namespace penstock {
 //
 // Model:     One message at a time is with gRPC; frames wait here until they have left, and are under way until the
 //            receiver says that it has taken them.
-// Owns:      the stream and the frames. Others hold it until `on_over` is called. Timers and clock outlive it.
-// Threads:   any method from any thread; none blocks. `on_over` runs on gRPC's, once, with why the edge is lost, or OK
-//            if it was closed and all had been taken.
+// Owns:      the stream and the frames. Timers and clock outlive it.
+// Threads:   any method from any thread; none blocks. `on_lost` runs where the loss is found, at once and without a lock.
+//            `on_over` runs on gRPC's; the edge must not go before, nor on a thread of gRPC's, which may have to end with
+//            the last connection.
 // Lifecycle: Start(), Send() at will; then GiveUp(), or Close(), which takes no more frames and ends the stream when the
-//            receiver has taken all.
+//            receiver has taken all. The stream is over soon after, but for bytes that are stuck on the way to a frozen
+//            peer: then after a keepalive.
 class OutgoingEdge final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            public std::enable_shared_from_this<OutgoingEdge> {
  public:
@@ -35,7 +37,8 @@ class OutgoingEdge final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc
     int64_t send_timeout_nanos = 0;
     TimerQueue* timers = nullptr;
     Clock* clock = nullptr;
-    std::function<void(const absl::Status& lost)> on_over;
+    std::function<void(const absl::Status& why)> on_lost;  // at most once, before on_over
+    std::function<void()> on_over;                         // the last
   };
 
   OutgoingEdge(Options options, std::shared_ptr<grpc::Channel> channel);
@@ -87,7 +90,8 @@ class OutgoingEdge final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc
   bool in_order_ ABSL_GUARDED_BY(mu_) = false;  // all were taken, and the stream ends
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;   // nothing is sent any more
   bool held_ ABSL_GUARDED_BY(mu_) = true;       // the stream may not end: somebody may write
-  absl::Status failure_ ABSL_GUARDED_BY(mu_);   // why it was given up
+  bool telling_ ABSL_GUARDED_BY(mu_) = false;   // that it is lost, so that the stream may not end yet
+  bool told_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace penstock
