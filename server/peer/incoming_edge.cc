@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/guard.h"
+#include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "server/peer/transfer_messages.h"
 
@@ -37,12 +38,8 @@ void IncomingEdge::Start() {
 }
 
 void IncomingEdge::OnLate() {
-  {
-    absl::MutexLock lock(&mu_);
-    if (greeted_ || done_) return;
-    if (!end_.has_value()) end_ = absl::UnauthenticatedError("no hello has come in time");
-    context_->TryCancel();  // under the lock: the context goes after OnDone()
-  }
+  absl::MutexLock lock(&mu_);
+  if (!greeted_ && !done_) context_->TryCancel();  // under the lock: the context goes after OnDone()
 }
 
 void IncomingEdge::Begin() {
@@ -72,6 +69,10 @@ void IncomingEdge::OnReadDone(bool ok) {
   }
   if (more) StartRead(&read_);
   if (!over) return;
+  if (!taken.ok()) {
+    LogWarning("a stream between ranks is refused",
+               {{"peer", context_->peer()}, {"why", std::string(taken.message())}});
+  }
   if (in_frame_) EndFrame(absl::UnavailableError("a payload did not come whole"));
   std::optional<absl::Status> end;
   {

@@ -224,7 +224,10 @@ void OutgoingEdge::OnDone(const grpc::Status& status) {
     std::swap(timer, timer_);
   }
   options_.timers->Remove(timer);
-  if (lost) options_.on_lost(Lost(absl::StrCat("its edge has failed: ", status.error_message())));
+  if (lost) {
+    options_.on_lost(Lost(
+        absl::StrCat("its edge has failed: ", status.ok() ? "the peer has ended the stream" : status.error_message())));
+  }
   const auto on_over = options_.on_over;  // nothing of this is used any more
   on_over();
 }

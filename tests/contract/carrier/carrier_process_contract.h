@@ -16,7 +16,7 @@
 
 #include "absl/strings/escaping.h"
 #include "engine/base/error.h"
-#include "tests/contract/carrier/carrier_contract.h"
+#include "tests/contract/carrier/carrier_end.h"
 
 namespace penstock::testing {
 
