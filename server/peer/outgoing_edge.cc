@@ -81,7 +81,7 @@ OutgoingEdge::Step OutgoingEdge::Next() {
   in_order_ = true;
   stopped_ = true;
   held_ = false;
-  deadlines_.push_back(options_.clock->NowNanos() + std::min(kEndNanos, options_.send_timeout_nanos));
+  end_deadline_ = options_.clock->NowNanos() + kEndNanos;
   Watch();
   return Step::kEndWrites;
 }
@@ -159,8 +159,10 @@ absl::Status OutgoingEdge::TakeAnswer() {
 }
 
 void OutgoingEdge::Watch() {
-  if (timer_ != TimerQueue::kNoTimer || deadlines_.empty()) return;
-  timer_ = options_.timers->Add(deadlines_.front(), [edge = weak_from_this()] {
+  const int64_t next = deadlines_.empty() ? end_deadline_ : deadlines_.front();
+  if (next == kNever || (timer_ != TimerQueue::kNoTimer && timer_.first <= next)) return;
+  options_.timers->Remove(timer_);
+  timer_ = options_.timers->Add(next, [edge = weak_from_this()] {
     if (const auto there = edge.lock()) there->OnTimer();
   });
 }
@@ -169,7 +171,8 @@ void OutgoingEdge::OnTimer() {
   {
     absl::MutexLock lock(&mu_);
     timer_ = TimerQueue::kNoTimer;
-    if (deadlines_.empty() || deadlines_.front() > options_.clock->NowNanos()) return Watch();
+    const int64_t next = deadlines_.empty() ? end_deadline_ : deadlines_.front();
+    if (next > options_.clock->NowNanos()) return Watch();
   }
   GiveUp(Lost("it has not taken a frame in time"));
 }
@@ -179,6 +182,7 @@ void OutgoingEdge::OnTimer() {
 std::deque<Frame> OutgoingEdge::Stop() {
   stopped_ = true;
   deadlines_.clear();
+  end_deadline_ = kNever;
   return std::exchange(frames_, {});
 }
 
@@ -210,6 +214,8 @@ void OutgoingEdge::Close() {
   {
     absl::MutexLock lock(&mu_);
     closing_ = true;
+    if (!stopped_) end_deadline_ = options_.clock->NowNanos() + kEndNanos;  // of a connection that is not there yet
+    Watch();
     step = Next();
   }
   Do(step);

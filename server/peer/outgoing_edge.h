@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -55,6 +56,7 @@ class OutgoingEdge final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc
     size_t piece = 0;
     int64_t offset = 0;  // bytes of the piece
   };
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   enum class Step { kNone, kWrite, kEndWrites, kRelease };
 
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
@@ -65,6 +67,7 @@ class OutgoingEdge final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc
   void Try(Work&& work) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status TakeAnswer() ABSL_LOCKS_EXCLUDED(mu_);
   void OnTimer() ABSL_LOCKS_EXCLUDED(mu_);
+  // Sees to it that OnTimer() runs when the next thing is late.
   void Watch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Nothing is sent any more. Returns what has not left, which must go without the lock.
   std::deque<Frame> Stop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -83,6 +86,7 @@ class OutgoingEdge final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc
   std::deque<Frame> frames_ ABSL_GUARDED_BY(mu_);  // that have not left
   Position position_ ABSL_GUARDED_BY(mu_);
   std::deque<int64_t> deadlines_ ABSL_GUARDED_BY(mu_);  // of the frames that have not been taken
+  int64_t end_deadline_ ABSL_GUARDED_BY(mu_) = kNever;  // of what is left to do when all is taken
   int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;
   TimerQueue::TimerId timer_ ABSL_GUARDED_BY(mu_) = TimerQueue::kNoTimer;
   bool writing_ ABSL_GUARDED_BY(mu_) = true;    // the hello

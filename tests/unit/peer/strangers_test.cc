@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/thread.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/server_builder.h"
 #include "penstock/peer/v1/transfer_service.grpc.pb.h"
@@ -195,11 +197,20 @@ TEST(LateFrames, CostAPeerThatTakesNothing) {
   EXPECT_EQ(end.lost[0].second.message(), "it has not taken a frame in time");
 }
 
-// Receivers that are no carrier.
+// A receiver that is no carrier; it has read the hello and a frame when it lies.
 class Liar final : public peer::v1::TransferService::Service {
  public:
   using Stream = grpc::ServerReaderWriter<peer::v1::TransferResponse, Request>;
-  explicit Liar(std::function<void(Stream*)> lie) : lie_(std::move(lie)) {}
+  explicit Liar(std::function<void(Stream*)> lie) : lie_(std::move(lie)) {
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    address_ = absl::StrCat("127.0.0.1:", port);
+  }
+
+  const std::string& address() const { return address_; }
   grpc::Status Transfer(grpc::ServerContext*, Stream* stream) override {
     Request request;
     stream->Read(&request);
@@ -210,38 +221,61 @@ class Liar final : public peer::v1::TransferService::Service {
 
  private:
   const std::function<void(Stream*)> lie_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
 };
+
+// Says that it has taken so many frames, and reads on until the sender closes its side.
+void Take(int64_t frames, Liar::Stream* stream) {
+  peer::v1::TransferResponse answer;
+  answer.set_taken_frames(frames);
+  stream->Write(answer);
+  Request request;
+  while (stream->Read(&request)) {
+  }
+}
 
 TEST(ReceiversThatLie, AreLost) {
   const auto lost_to = [](std::function<void(Liar::Stream*)> lie) {
-    Liar service(std::move(lie));
-    int port = 0;
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&service);
-    const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+    const Liar liar(std::move(lie));
     GrpcCarrierFactory factory;
     CarrierEnd end(factory.Make(Rank(0)));
-    EXPECT_TRUE(end.Start({{Rank(1), absl::StrCat("127.0.0.1:", port)}}).ok());
+    EXPECT_TRUE(end.Start({{Rank(1), liar.address()}}).ok());
     end.carrier->Send(Rank(1), {.header = "x"});
     EXPECT_TRUE(end.AwaitLosses(1));
     end.carrier->Close();
     absl::MutexLock lock(&end.mu);
     return end.lost.empty() ? "" : std::string(end.lost[0].second.message());
   };
-  const auto says = [](int64_t taken) {
-    return [taken](Liar::Stream* stream) {
-      peer::v1::TransferResponse answer;
-      answer.set_taken_frames(taken);
-      stream->Write(answer);
-      Request request;
-      while (stream->Read(&request)) {
-      }
-    };
-  };
-  EXPECT_EQ(lost_to(says(2)), "it says that it has taken more frames than were sent, or fewer than before");
-  EXPECT_EQ(lost_to(says(-1)), "it says that it has taken more frames than were sent, or fewer than before");
-  EXPECT_EQ(lost_to([](Liar::Stream*) {}), "its edge has failed: the peer has ended the stream");
+  const std::string lie = "it says that it has taken more frames than were sent, or fewer than before";
+  EXPECT_EQ(lost_to([](auto* stream) { Take(2, stream); }), lie);
+  EXPECT_EQ(lost_to([](auto* stream) { Take(-1, stream); }), lie);
+  EXPECT_EQ(lost_to([](auto*) {}), "its edge has failed: the peer has ended the stream");
+}
+
+TEST(ReceiversThatLie, AreWaitedForOneSecondWhenAllIsTaken) {
+  FakeClock clock;
+  TimerQueue timers(&clock);
+  absl::Notification asked, closed;
+  const Liar liar([&](auto* stream) {
+    Take(1, stream);
+    asked.Notify();
+    closed.WaitForNotification();  // it owes the end of the stream
+  });
+  CarrierEnd end(*GrpcCarrier::Create({.key = kGroupKey, .timers = &timers, .clock = &clock}));
+  ASSERT_TRUE(end.Start({{Rank(1), liar.address()}}).ok());
+  end.carrier->Send(Rank(1), {.header = "x"});
+  Thread closer("closer", [&] {
+    end.carrier->Close();
+    closed.Notify();
+  });
+  asked.WaitForNotification();
+  clock.Advance(absl::Seconds(1));
+  EXPECT_TRUE(closed.WaitForNotificationWithTimeout(absl::Minutes(1)));
+  clock.Advance(absl::Minutes(1));
+  closer.Join();
+  absl::MutexLock lock(&end.mu);
+  EXPECT_TRUE(end.lost.empty());
 }
 
 TEST(Listeners, SayWhereTheyCannotListen) {
