@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -224,9 +225,7 @@ TYPED_TEST_P(CarrierContract, FormingAgainLeavesNoDescriptorAndNoThreadBehind) {
   }
   // The kernel may list a thread that has ended, and a library close a connection, a moment later.
   const absl::Time patience = absl::Now() + absl::Minutes(1);
-  while ((OpenDescriptors() > descriptors || Threads() > threads) && absl::Now() < patience) {
-    absl::SleepFor(absl::Milliseconds(1));
-  }
+  while ((OpenDescriptors() > descriptors || Threads() > threads) && absl::Now() < patience) std::this_thread::yield();
   EXPECT_LE(OpenDescriptors(), descriptors);
   EXPECT_LE(Threads(), threads);
 }

@@ -2,14 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "engine/base/error.h"
 #include "engine/base/thread.h"
 #include "grpcpp/create_channel.h"
@@ -46,8 +49,10 @@ Request ChunkOf(int64_t bytes) {
 class Stranger {
  public:
   explicit Stranger(const std::string& address)
-      : stub_(peer::v1::TransferService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))),
-        stream_(stub_->Transfer(&context_)) {}
+      : stub_(peer::v1::TransferService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));  // which only a failure reaches
+    stream_ = stub_->Transfer(&context_);
+  }
 
   Stranger& Write(const Request& request) {
     stream_->Write(request);
@@ -70,7 +75,7 @@ class Stranger {
  private:
   grpc::ClientContext context_;
   const std::unique_ptr<peer::v1::TransferService::Stub> stub_;
-  const std::unique_ptr<grpc::ClientReaderWriter<Request, peer::v1::TransferResponse>> stream_;
+  std::unique_ptr<grpc::ClientReaderWriter<Request, peer::v1::TransferResponse>> stream_;
 };
 
 class Strangers : public ::testing::Test {
@@ -156,6 +161,8 @@ TEST(PeersThatLie, AreRefusedAndLost) {
     end.carrier->Close();
     absl::MutexLock lock(&end.mu);
     EXPECT_EQ(ReasonOf(end.lost[0].second), "RANK_LOST");
+    const auto turned_away = std::count(end.headers.begin(), end.headers.end(), "bad");
+    EXPECT_EQ(end.arrivals.size(), end.headers.size() - turned_away) << lie.message;  // each has ended
     for (const auto& arrival : end.arrivals) EXPECT_EQ(arrival.ended.ok(), arrival.payload->empty()) << lie.message;
   }
 }
@@ -166,7 +173,7 @@ TEST(SilentStreams, EndWhenNoHelloComesInTime) {
   auto carrier = GrpcCarrier::Create({.key = kGroupKey, .timers = &timers, .clock = &clock});
   ASSERT_TRUE(carrier.ok()) << carrier.status();
   Stranger stream((*carrier)->address());
-  while (timers.size() == 0) absl::SleepFor(absl::Milliseconds(1));  // until the stream has come
+  while (timers.size() == 0) std::this_thread::yield();  // until the stream has come
   clock.Advance(absl::Seconds(10));
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
@@ -195,6 +202,37 @@ TEST(LateFrames, CostAPeerThatTakesNothing) {
   absl::MutexLock lock(&end.mu);
   ASSERT_EQ(end.lost.size(), 1);
   EXPECT_EQ(end.lost[0].second.message(), "it has not taken a frame in time");
+}
+
+TEST(LateFrames, AreWaitedForByAClose) {
+  FakeClock clock;
+  TimerQueue timers(&clock);
+  const auto make = [&](int rank) {
+    return *GrpcCarrier::Create({.self = Rank(rank), .key = kGroupKey, .timers = &timers, .clock = &clock});
+  };
+  CarrierEnd end(make(0));
+  CarrierEnd peer(make(1));
+  ASSERT_TRUE(end.Start({{Rank(1), peer.carrier->address()}}).ok());
+  end.carrier->Send(Rank(1), {.header = "x"});
+  Thread closer("closer", [&] { end.carrier->Close(); });
+  // What is sent after the close has begun is dropped.
+  Piece probe;
+  do {
+    probe = OwnedPiece("probe");
+    end.carrier->Send(Rank(1), {.header = "probe", .payload = {probe}});
+  } while (probe.owner.use_count() > 1);
+  clock.Advance(absl::Seconds(59));
+  timers.SettleForTest();
+  ASSERT_TRUE(peer.Start({{Rank(0), end.carrier->address()}}).ok());
+  closer.Join();
+  {
+    absl::MutexLock lock(&peer.mu);
+    ASSERT_FALSE(peer.headers.empty());
+    EXPECT_EQ(peer.headers.front(), "x");
+    for (const auto& arrival : peer.arrivals) EXPECT_TRUE(arrival.ended.ok()) << arrival.ended;
+  }
+  absl::MutexLock lock(&end.mu);
+  EXPECT_TRUE(end.lost.empty());
 }
 
 // A receiver that is no carrier; it has read the hello and a frame when it lies.
