@@ -182,11 +182,9 @@ TEST(SilentStreams, EndWhenNoHelloComesInTime) {
 TEST(LateFrames, CostAPeerThatTakesNothing) {
   FakeClock clock;
   TimerQueue timers(&clock);
-  const auto make = [&](int rank) {
-    return *GrpcCarrier::Create({.self = Rank(rank), .key = kGroupKey, .timers = &timers, .clock = &clock});
-  };
-  CarrierEnd end(make(0));
-  CarrierEnd peer(make(1));  // never starts
+  CarrierEnd end(*GrpcCarrier::Create({.key = kGroupKey, .timers = &timers, .clock = &clock}));
+  GrpcCarrierFactory factory;              // the clock is not the peer's, which waits for a hello
+  CarrierEnd peer(factory.Make(Rank(1)));  // never starts
   ASSERT_TRUE(end.Start({{Rank(1), peer.carrier->address()}}).ok());
   end.carrier->Send(Rank(1), {.header = "small"});
   clock.Advance(absl::Seconds(59));
@@ -207,11 +205,9 @@ TEST(LateFrames, CostAPeerThatTakesNothing) {
 TEST(LateFrames, AreWaitedForByAClose) {
   FakeClock clock;
   TimerQueue timers(&clock);
-  const auto make = [&](int rank) {
-    return *GrpcCarrier::Create({.self = Rank(rank), .key = kGroupKey, .timers = &timers, .clock = &clock});
-  };
-  CarrierEnd end(make(0));
-  CarrierEnd peer(make(1));
+  CarrierEnd end(*GrpcCarrier::Create({.key = kGroupKey, .timers = &timers, .clock = &clock}));
+  GrpcCarrierFactory factory;  // the clock is not the peer's, which waits for a hello
+  CarrierEnd peer(factory.Make(Rank(1)));
   ASSERT_TRUE(end.Start({{Rank(1), peer.carrier->address()}}).ok());
   end.carrier->Send(Rank(1), {.header = "x"});
   Thread closer("closer", [&] { end.carrier->Close(); });
