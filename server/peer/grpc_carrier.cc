@@ -10,6 +10,7 @@
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "grpcpp/create_channel.h"
+#include "penstock/peer/v1/transfer.pb.h"
 #include "server/peer/incoming_edge.h"
 #include "server/peer/outgoing_edge.h"
 #include "server/peer/transfer_messages.h"

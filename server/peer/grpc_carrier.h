@@ -14,8 +14,11 @@
 #include "engine/transport/carrier.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
-#include "penstock/peer/v1/transfer.pb.h"
 #include "server/peer/transfer_server.h"
+
+namespace penstock::peer::v1 {
+class TransferHello;
+}
 
 namespace penstock {
 

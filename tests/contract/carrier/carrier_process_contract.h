@@ -20,6 +20,8 @@
 
 namespace penstock::testing {
 
+extern const char* const kCarrierRank;  // the program carrier_rank, as the test defines it
+
 // Rank 1, in another process that runs carrier_rank.
 class OtherRank {
  public:
@@ -31,7 +33,7 @@ class OtherRank {
       dup2(in[0], STDIN_FILENO);
       dup2(out[1], STDOUT_FILENO);
       for (int descriptor = 3; descriptor < 1024; ++descriptor) close(descriptor);
-      execl(PENSTOCK_CARRIER_RANK, PENSTOCK_CARRIER_RANK, kind, nullptr);
+      execl(kCarrierRank, kCarrierRank, kind, nullptr);
       _exit(127);
     }
     close(in[0]);

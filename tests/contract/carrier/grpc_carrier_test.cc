@@ -8,6 +8,9 @@
 #include "tests/unit/identity/test_certificates.h"
 
 namespace penstock::testing {
+
+const char* const kCarrierRank = PENSTOCK_CARRIER_RANK;
+
 namespace {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Grpc, CarrierContract, GrpcCarrierFactory);

@@ -9,6 +9,9 @@
 #include "tests/contract/transport/transport_contract.h"
 
 namespace penstock::testing {
+
+const char* const kCarrierRank = PENSTOCK_CARRIER_RANK;
+
 namespace {
 
 struct UcxCarrierFactory {
