@@ -31,14 +31,15 @@ class OutgoingEdge;
 //            it has taken, which ends the deadline of a frame. A peer is lost when the stream to it fails, and when the
 //            one from it breaks off.
 // Owns:      listener, connections and streams. Timers and clock outlive it.
-// Threads:   as Carrier says; on_header and on_ended run on gRPC's callback threads, one at a time for each stream from a
-//            peer, on_lost on the timers'. Owners of payloads may go on gRPC's threads.
-// Lifecycle: listens from Create() on; streams of peers wait until Start(). Close() may take another keepalive where bytes
-//            are stuck on the way to a peer that is frozen.
-// Units:     a frame that its peer has not taken within `send_timeout_nanos` costs the peer. One that does not answer is
-//            lost after twice `keepalive_nanos`, also while nothing is sent to it.
-// Fails:     Create: as TransferServer. Streams of strangers, and messages out of place, are refused and logged; nothing
-//            else notices.
+// Threads:   as Carrier says; on_header and on_ended run on gRPC's callback threads, one at a time for each stream from
+//            a peer, on_lost on the timers'. Owners of payloads may go on gRPC's threads. Close() not from one of
+//            those.
+// Lifecycle: listens from Create() on; streams of peers wait until Start(). Close() may take another keepalive where
+//            bytes are stuck on the way to a peer that is frozen.
+// Units:     a frame that its peer has not taken within `send_timeout_nanos` costs the peer. One that does not answer
+//            is lost after twice `keepalive_nanos`, also while nothing is sent to it.
+// Fails:     Create: as TransferServer. Streams of strangers, and messages out of place, are refused and logged;
+//            nothing else notices.
 class GrpcCarrier : public Carrier {
  public:
   struct Options {

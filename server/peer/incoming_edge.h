@@ -24,8 +24,8 @@ class TransferReader;
 
 // The frames of another rank to this one: the receiving side of a Transfer stream, from anybody who opens one.
 //
-// Model:     A hello first. Once it is accepted the stream waits for Begin(). Then a frame at a time: its header is judged,
-//            its chunks go to their places or are dropped, and the sender is told that it was taken.
+// Model:     A hello first. Once it is accepted the stream waits for Begin(). Then a frame at a time: its header is
+//            judged, its chunks go to their places or are dropped, and the sender is told that it was taken.
 // Owns:      itself, until gRPC is done with it; others hold a share.
 // Threads:   any method from any thread. The handlers, and what landings call, run on gRPC's, one after the other.
 // Lifecycle: Start(); Begin() once `on_hello` has accepted it; End(). A payload that is not whole then has ended before

@@ -25,12 +25,12 @@ namespace penstock {
 // Model:     One message at a time is with gRPC; frames wait here until they have left, and are under way until the
 //            receiver says that it has taken them.
 // Owns:      the stream and the frames. Timers and clock outlive it.
-// Threads:   any method from any thread; none blocks. `on_lost` runs where the loss is found, at once and without a lock.
-//            `on_over` runs on gRPC's; the edge must not go before, nor on a thread of gRPC's, which may have to end with
-//            the last connection.
-// Lifecycle: Start(), Send() at will; then GiveUp(), or Close(), which takes no more frames and ends the stream when the
-//            receiver has taken all. The stream is over soon after, but for bytes that are stuck on the way to a frozen
-//            peer: then after a keepalive.
+// Threads:   any method from any thread; none blocks. `on_lost` runs where the loss is found, at once and without a
+//            lock. `on_over` runs on gRPC's; the edge must not go before, nor on a thread of gRPC's, which may have to
+//            end with the last connection.
+// Lifecycle: Start(), Send() at will; then GiveUp(), or Close(), which takes no more frames and ends the stream when
+//            the receiver has taken all. The stream is over soon after, but for bytes that are stuck on the way to a
+//            frozen peer: then after a keepalive.
 class OutgoingEdge final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            public std::enable_shared_from_this<OutgoingEdge> {
  public:
