@@ -39,6 +39,7 @@ class CarrierEnd {
   };
 
   explicit CarrierEnd(std::unique_ptr<Carrier> its_carrier) : carrier(std::move(its_carrier)) {}
+  ~CarrierEnd() { carrier->Close(); }  // whose handlers use all of this
 
   absl::Status Start(const std::map<Rank, std::string>& peers) {
     return carrier->Start(peers, {.on_header = [this](auto header, auto bytes) { return OnHeader(header, bytes); },
