@@ -69,7 +69,7 @@ void IncomingEdge::OnReadDone(bool ok) {
   }
   if (more) StartRead(&read_);
   if (!over) return;
-  if (!taken.ok()) {
+  if (ok && !taken.ok()) {
     LogWarning("a stream between ranks is refused",
                {{"peer", context_->peer()}, {"why", std::string(taken.message())}});
   }
@@ -103,14 +103,16 @@ absl::Status IncomingEdge::TakeHello(const peer::v1::TransferHello& hello) {
 
 absl::Status IncomingEdge::TakeFrame(const peer::v1::TransferFrame& frame) {
   if (!greeted()) return OutOfPlace("must be a hello, got a frame");
-  if (in_frame_)
+  if (in_frame_) {
     return OutOfPlace(absl::StrCat("must be a chunk, got a frame while ", payload_left_, " bytes are to come"));
+  }
   if (static_cast<int64_t>(frame.header().size()) > kMaximumFrameHeaderBytes) {
     return OutOfPlace(
         absl::StrCat("header must have at most ", kMaximumFrameHeaderBytes, " bytes, got ", frame.header().size()));
   }
-  if (frame.payload_bytes() < 0)
+  if (frame.payload_bytes() < 0) {
     return OutOfPlace(absl::StrCat("payload_bytes must be at least 0, got ", frame.payload_bytes()));
+  }
   absl::StatusOr<Landing> landing = options_.on_header(frame.header(), frame.payload_bytes());
   payload_left_ = frame.payload_bytes();
   in_frame_ = true;

@@ -27,8 +27,8 @@ absl::Status Lost(absl::string_view why) {
 OutgoingEdge::OutgoingEdge(Options options, std::shared_ptr<grpc::Channel> channel)
     : options_(std::move(options)), channel_(std::move(channel)) {}
 
-void OutgoingEdge::Start(grpc::ByteBuffer hello) {
-  message_ = std::move(hello);
+void OutgoingEdge::Start(const grpc::ByteBuffer& hello) {
+  message_ = hello;
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(channel_);
   stub.PrepareBidiStreamingCall(&context_, kMethod, {}, this);
   AddHold();

@@ -44,7 +44,7 @@ class OutgoingEdge final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc
 
   OutgoingEdge(Options options, std::shared_ptr<grpc::Channel> channel);
 
-  void Start(grpc::ByteBuffer hello);
+  void Start(const grpc::ByteBuffer& hello);
   void Send(Frame frame) ABSL_LOCKS_EXCLUDED(mu_);
   void GiveUp(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   void Close() ABSL_LOCKS_EXCLUDED(mu_);

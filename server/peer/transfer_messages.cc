@@ -9,7 +9,6 @@ namespace penstock {
 namespace {
 
 using google::protobuf::internal::WireFormatLite;
-using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 
 // The field `chunk`, and that a length follows.
