@@ -57,7 +57,7 @@ function(penstock_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set(sanitizer_options "${PENSTOCK_SANITIZER_OPTIONS}")
-  if(arg_DEPENDS MATCHES "penstock::(rpc|client|server|peer_group)")
+  if(arg_DEPENDS MATCHES "penstock::(rpc|client|server|peer|peer_group)")
     set(sanitizer_options "${PENSTOCK_SANITIZER_OPTIONS_GRPC}")
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}

@@ -45,5 +45,10 @@ TEST(MethodRoles, AMethodWithoutOneIsNamed) {
   EXPECT_TRUE(CheckMethodRoles({"penstock.v1.WorkService", "inference.GRPCInferenceService"}).ok());
 }
 
+// So that they can't stand on the port of clients.
+TEST(MethodRoles, MethodsBetweenDaemonsHaveNone) {
+  EXPECT_EQ(ReasonOf(CheckMethodRoles({"penstock.peer.v1.TransferService"})), "METHOD_WITHOUT_ROLE");
+}
+
 }  // namespace
 }  // namespace penstock::testing
