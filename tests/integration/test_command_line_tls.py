@@ -180,7 +180,13 @@ def test_a_changed_token_counts_in_a_command_that_runs(
     tls: Daemon, identities: Identities, tmp_path: pathlib.Path
 ) -> None:
     token = tmp_path / "token"
-    token.write_text("secret-train\n")
+
+    def give(secret: str) -> None:
+        """As a whole: a file that is being written is empty for a moment, and no token then."""
+        (tmp_path / "next").write_text(secret + "\n")
+        (tmp_path / "next").replace(token)
+
+    give("secret-train")
     text = tmp_path / "text"
     text.write_bytes(bytes(range(256)) * 40)
     with penstock.Client(tls.address, tls_ca=f"{identities.folder}/ca.crt", token_file=str(token)) as client:
@@ -190,10 +196,10 @@ def test_a_changed_token_counts_in_a_command_that_runs(
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
             try:
                 eventually(lambda: pipeline.statistics().step > 0)
-                token.write_text("secret-king\n")
+                give("secret-king")
                 _, said = running.communicate(timeout=60)
             finally:
                 running.kill()
         assert running.returncode == 5 and "CREDENTIAL_INVALID" in said, said
-        token.write_text("secret-train\n")
+        give("secret-train")
         pipeline.delete(force=True)
