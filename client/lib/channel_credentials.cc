@@ -14,6 +14,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
 #include "engine/base/read_to_end.h"
 #include "engine/base/status_macros.h"
@@ -81,26 +82,28 @@ absl::Status CheckPair(const std::string& chain, const std::string& key, const C
   return absl::OkStatus();
 }
 
-// Adds the token to each call, as the file has it then.
+// Adds the token to each call, as the file has it then. While the file has none, for somebody writes it, the last one
+// counts.
 class Bearer final : public grpc::MetadataCredentialsPlugin {
  public:
-  explicit Bearer(std::string path) : path_(std::move(path)) {}
+  Bearer(std::string path, std::string token) : path_(std::move(path)), last_(std::move(token)) {}
 
   bool IsBlocking() const override { return false; }  // a small file
   const char* GetType() const override { return "penstock-token"; }
 
   grpc::Status GetMetadata(grpc::string_ref, grpc::string_ref, const grpc::AuthContext&,
                            std::multimap<grpc::string, grpc::string>* metadata) override {
-    const absl::StatusOr<std::string> token = ReadToken(path_);
-    if (!token.ok()) {
-      return {grpc::StatusCode::UNAUTHENTICATED, std::string(token.status().message())};
-    }
-    metadata->emplace("authorization", "Bearer " + *token);
+    absl::StatusOr<std::string> token = ReadToken(path_);
+    absl::MutexLock lock(&mu_);
+    if (token.ok()) last_ = *std::move(token);
+    metadata->emplace("authorization", "Bearer " + last_);
     return grpc::Status::OK;
   }
 
  private:
   const std::string path_;
+  absl::Mutex mu_;
+  std::string last_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace
@@ -120,9 +123,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
   }
   std::shared_ptr<grpc::ChannelCredentials> made = grpc::SslCredentials(options);
   if (paths.token_file.empty()) return made;
-  PENSTOCK_RETURN_IF_ERROR(ReadToken(paths.token_file).status());  // a bad file is told here, not by the first call
+  PENSTOCK_ASSIGN_OR_RETURN(std::string token, ReadToken(paths.token_file));
   return grpc::CompositeChannelCredentials(
-      made, grpc::MetadataCredentialsFromPlugin(std::make_unique<Bearer>(paths.token_file)));
+      made, grpc::MetadataCredentialsFromPlugin(std::make_unique<Bearer>(paths.token_file, std::move(token))));
 }
 
 }  // namespace penstock

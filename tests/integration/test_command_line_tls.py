@@ -180,13 +180,7 @@ def test_a_changed_token_counts_in_a_command_that_runs(
     tls: Daemon, identities: Identities, tmp_path: pathlib.Path
 ) -> None:
     token = tmp_path / "token"
-
-    def give(secret: str) -> None:
-        """As a whole: a file that is being written is empty for a moment, and no token then."""
-        (tmp_path / "next").write_text(secret + "\n")
-        (tmp_path / "next").replace(token)
-
-    give("secret-train")
+    token.write_text("secret-train\n")
     text = tmp_path / "text"
     text.write_bytes(bytes(range(256)) * 40)
     with penstock.Client(tls.address, tls_ca=f"{identities.folder}/ca.crt", token_file=str(token)) as client:
@@ -196,10 +190,13 @@ def test_a_changed_token_counts_in_a_command_that_runs(
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
             try:
                 eventually(lambda: pipeline.statistics().step > 0)
-                give("secret-king")
+                token.write_text("")  # as it is for a moment while somebody writes it: the last one counts
+                before = pipeline.statistics().step
+                eventually(lambda: pipeline.statistics().step > before + 2)
+                token.write_text("secret-king\n")
                 _, said = running.communicate(timeout=60)
             finally:
                 running.kill()
         assert running.returncode == 5 and "CREDENTIAL_INVALID" in said, said
-        give("secret-train")
+        token.write_text("secret-train\n")
         pipeline.delete(force=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -38,9 +39,7 @@ def channel_credentials(files: CredentialFiles) -> grpc.ChannelCredentials | Non
     made = grpc.ssl_channel_credentials(_read("tls_ca", ca), _read("tls_key", key), _read("tls_cert", cert))
     if token is None:
         return made
-    bearer = _Bearer(token)
-    bearer.token()  # a bad file is told here, not by the first call
-    return grpc.composite_channel_credentials(made, grpc.metadata_call_credentials(bearer, "penstock-token"))
+    return grpc.composite_channel_credentials(made, grpc.metadata_call_credentials(_Bearer(token), "penstock-token"))
 
 
 def _read(field: str, path: str | None) -> bytes | None:
@@ -53,12 +52,16 @@ def _read(field: str, path: str | None) -> bytes | None:
 
 
 class _Bearer(grpc.AuthMetadataPlugin):
-    """Adds the token to each call, as the file has it then. gRPC asks for it on connections with TLS only."""
+    """Adds the token to each call, as the file has it then. gRPC asks for it on connections with TLS only.
+
+    While the file has no token, for somebody writes it, the last one counts.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._last = self._read()  # a bad file is told here, not by the first call
 
-    def token(self) -> str:
+    def _read(self) -> str:
         token = (_read("token_file", self._path) or b"").decode("ascii", "replace").strip()
         if not token or len(token) > _MAX_TOKEN_BYTES or not token.isprintable() or not token.isascii() or " " in token:
             raise ValueError(
@@ -67,7 +70,6 @@ class _Bearer(grpc.AuthMetadataPlugin):
         return token
 
     def __call__(self, context: Any, callback: Any) -> None:
-        try:
-            callback((("authorization", f"Bearer {self.token()}"),), None)
-        except ValueError as error:
-            callback((), error)
+        with contextlib.suppress(ValueError):
+            self._last = self._read()
+        callback((("authorization", f"Bearer {self._last}"),), None)
