@@ -299,11 +299,9 @@ void PipelineImpl::Break(std::string_view what, const absl::Status& cause) {
 }
 
 absl::Status PipelineImpl::health() const {
-  {
-    absl::MutexLock lock(&health_mu_);
-    if (!health_.ok()) return health_;
-  }
-  return ranks_.health();
+  PENSTOCK_RETURN_IF_ERROR(ranks_.health());  // nothing mends the loss of a rank
+  absl::MutexLock lock(&health_mu_);
+  return health_;
 }
 
 PipelineImpl::StepRule PipelineImpl::RuleOf(const StepRequest& request) const {

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "engine/base/status_macros.h"
-#include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_impl.h"
 
 namespace penstock {
@@ -11,17 +10,13 @@ namespace penstock {
 absl::StatusOr<NamedTensors> PipelineImpl::ExportGradients() const {
   PENSTOCK_RETURN_IF_ERROR(health());
   if (!accumulating_) return NotNow("ACCUMULATION_EMPTY", "no gradients were accumulated");
-  absl::StatusOr<NamedTensors> gradients;
-  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { gradients = ranks_.Gradients(ties_); }));
-  PENSTOCK_RETURN_IF_ERROR(gradients.status());
-  return CopyToHost([&] { return *std::move(gradients); });
+  return CopyToHost([&] { return ranks_.Gradients(ties_); });
 }
 
 absl::StatusOr<Accumulation> PipelineImpl::ExportAccumulation() const {
   PENSTOCK_RETURN_IF_ERROR(health());
   Accumulation accumulation{.open = accumulating_, .next_micro_batch = next_micro_batch_, .loss_finite = loss_finite_};
-  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors views, ranks_.Accumulated());
-  PENSTOCK_ASSIGN_OR_RETURN(accumulation.tensors, CopyToHost([&] { return std::move(views); }));
+  PENSTOCK_ASSIGN_OR_RETURN(accumulation.tensors, CopyToHost([&] { return ranks_.Accumulated(); }));
   return accumulation;
 }
 

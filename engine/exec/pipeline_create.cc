@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -59,9 +60,25 @@ absl::Status ClaimOrDropUndo(const Pipeline::Options& options, Plan& plan) {
   return ClaimMemory(options, plan);
 }
 
+// A lane is a worker of one rank.
+absl::Status CheckLanes(const Plan& plan) {
+  std::map<int, Rank> ranks;
+  for (const StagePlan& stage : plan.stages) {
+    const Rank rank = ranks.emplace(stage.lane, stage.rank).first->second;
+    if (rank == stage.rank) continue;
+    return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+                 absl::StrCat("spec.cut.ranks: the stages of one device's worker must stand on one rank, got ",
+                              rank.value(), " and ", stage.rank.value()))
+        .With("field", "spec.cut.ranks")
+        .With("value", absl::StrCat(stage.rank.value()));
+  }
+  return absl::OkStatus();
+}
+
 // Nothing is measured where stages stand on several ranks: costs are the layers', by which it was cut.
 absl::StatusOr<std::unique_ptr<Pipeline>> CreateOverRanks(const PipelineSpec& spec, Pipeline::Options options,
                                                           Draft draft) {
+  PENSTOCK_RETURN_IF_ERROR(CheckLanes(draft.plan));
   PENSTOCK_RETURN_IF_ERROR(ClaimOrDropUndo(options, draft.plan));
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
   PipelineGroup* const group = options.group;
@@ -246,17 +263,18 @@ absl::Status PipelineImpl::CheckGradients(const Graph& graph, const NamedTensors
 
 absl::StatusOr<NamedTensors> PipelineImpl::ExportState(bool with_optimizer) const {
   PENSTOCK_RETURN_IF_ERROR(health());
-  PENSTOCK_ASSIGN_OR_RETURN(NamedTensors state, ranks_.State(with_optimizer));
-  return CopyToHost([&] { return std::move(state); });
+  return CopyToHost([&] { return ranks_.State(with_optimizer); });
 }
 
-absl::StatusOr<NamedTensors> PipelineImpl::CopyToHost(const std::function<NamedTensors()>& views) const {
+absl::StatusOr<NamedTensors> PipelineImpl::CopyToHost(
+    const std::function<absl::StatusOr<NamedTensors>()>& views) const {
   ranks_.SetIdle(StageState::kCheckpoint);
-  NamedTensors copies;
+  absl::StatusOr<NamedTensors> copies;
   const absl::Status status = RunTorch([&] {
     const at::NoGradGuard no_graph;
     copies = views();
-    for (NamedTensor& entry : copies) {
+    if (!copies.ok()) return;
+    for (NamedTensor& entry : *copies) {
       entry.tensor = entry.tensor.is_cpu() ? entry.tensor.clone() : ToHost(entry.tensor);
     }
   });

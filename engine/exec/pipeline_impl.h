@@ -143,7 +143,7 @@ class PipelineImpl : public Pipeline {
   void StartInference(InferenceParts parts, int32_t priority, int64_t turn);
   absl::StatusOr<RunOutcome> InferenceOutcome(const LedRun& led, const InferenceParts& parts, double seconds) const;
   void Measure(const Run& run, const InferenceParts& parts, RunOutcome& outcome) const;
-  absl::StatusOr<NamedTensors> CopyToHost(const std::function<NamedTensors()>& views) const;
+  absl::StatusOr<NamedTensors> CopyToHost(const std::function<absl::StatusOr<NamedTensors>()>& views) const;
   absl::StatusOr<std::vector<at::Tensor>> SourcesOf(const NamedTensors& views, const NamedTensors& state) const;
 
   // Constant after construction.

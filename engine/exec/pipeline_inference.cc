@@ -54,7 +54,15 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
 
   void Start() override {
     if (absl::Status broken = pipeline_->health(); !broken.ok()) return Answer(broken);
-    if (absl::Status started = Guarded("an inference", [this] { StartRun(); }); !started.ok()) Answer(started);
+    absl::Status started = Guarded("an inference", [this] { StartRun(); });
+    if (started.ok()) return;
+    LedRun none;  // it has not begun
+    {
+      absl::MutexLock lock(&mu_);
+      std::swap(none, run_);
+    }
+    none = LedRun();
+    Answer(started);
   }
 
   void GiveWay() override {
@@ -85,15 +93,17 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     led.open = pipeline_->ranks_.Lead(led.run, led.leader);
     led.leader->WaitForTurn(&pipeline_->rank_.filling().turns(), ticket_);
     led.leader->OnEnd([self = shared_from_this()] { self->OnRunEnd(); });
+    const std::shared_ptr<Run> run = led.run;
+    const std::shared_ptr<LocalCoordinator> leader = led.leader;
     bool gives_way;
     {
       absl::MutexLock lock(&mu_);
       gives_way = gives_way_;
-      run_ = led;
+      run_ = std::move(led);
       began_nanos_ = pipeline_->clock_->NowNanos();
     }
-    if (gives_way) led.leader->GiveWay();
-    pipeline_->ranks_.Start(led.run);
+    if (gives_way) leader->GiveWay();
+    pipeline_->ranks_.Start(run);
   }
 
   void OnRunEnd() {

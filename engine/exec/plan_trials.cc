@@ -53,8 +53,10 @@ int64_t RowsOfAStep(const PipelineSpec& spec, const Pipeline::Options& options, 
   return plan.schedule.micro_batches * (plan.micro_batch_rows > 0 ? plan.micro_batch_rows : options.profile.rows);
 }
 
-// What a trial places: no optimizer steps, so that there is nothing to undo and no memory to keep for it.
+// What a trial places: all stages on this process's devices; no optimizer steps, so that there is nothing to undo and no
+// memory to keep for it.
 Plan ToTry(Plan plan) {
+  for (StagePlan& stage : plan.stages) stage.rank = Rank(0);
   if (plan.undo) DropUndo("a trial does not need them", plan);
   return plan;
 }
@@ -65,6 +67,7 @@ absl::StatusOr<std::vector<double>> StepsOf(const PipelineSpec& spec, Pipeline::
   options.clock = ClockOf(options);
   options.metrics = nullptr;
   options.before_action = nullptr;
+  options.group = nullptr;
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
   draft.plan = ToTry(plan);
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));

@@ -134,7 +134,16 @@ void RankGroup::Forget(int64_t run) {
 
 // --- Events.
 
-// The coordinator of an open run that does not end before the work is done; null where the rank has left it.
+// The coordinator of an open run, which does not end before one Leave() more; null where it is not open.
+std::shared_ptr<LocalCoordinator> RankGroup::Hold(int64_t run) const {
+  absl::MutexLock lock(&mu_);
+  const auto found = open_.find(run);
+  if (found == open_.end()) return nullptr;
+  found->second.leader->Hold();
+  return found->second.leader;
+}
+
+// The same; null also where the rank has left it.
 std::shared_ptr<LocalCoordinator> RankGroup::Held(Rank rank, int64_t run) const {
   absl::MutexLock lock(&mu_);
   const auto found = open_.find(run);
@@ -207,8 +216,13 @@ void RankGroup::GiveUpValues(int64_t run) {
 }
 
 void RankGroup::Failed(Rank rank, int64_t run, const absl::Status& why) {
-  OnEvent(rank, run,
-          [&](LocalCoordinator& leader) { leader.Fail(WithValue(why, "rank", absl::StrCat(rank.value()))); });
+  // Also of a rank that has left: what it had sent may be refused.
+  const std::shared_ptr<LocalCoordinator> leader = Hold(run);
+  if (leader == nullptr) return;
+  const absl::Status told =
+      Guarded("what a rank tells", [&] { leader->Fail(WithValue(why, "rank", absl::StrCat(rank.value()))); });
+  if (!told.ok()) leader->Fail(told);
+  leader->Leave(/*before_the_end=*/false);
 }
 
 void RankGroup::HasTies(Rank rank, int64_t run, TiedGradients own) {

@@ -104,6 +104,7 @@ class RankGroup final : public RankEvents {
   void StartOthers(const Run& run, const RunOrder& order, LocalCoordinator& leader);
   void SendValues(const Run& run, LocalCoordinator& leader);
   void Forget(int64_t run) ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<LocalCoordinator> Hold(int64_t run) const ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<LocalCoordinator> Held(Rank rank, int64_t run) const ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<LocalCoordinator> LeaderOf(int64_t run) const ABSL_LOCKS_EXCLUDED(mu_);
   // What a rank says of a run that it has not left. The run does not end meanwhile.

@@ -53,16 +53,21 @@ RankHost::RankHost(Parts parts)
 }
 
 RankHost::~RankHost() {
-  std::vector<std::shared_ptr<FollowingCoordinator>> coordinators;
+  StopRuns();  // commands may wait for their lanes
   commands_.Close();
-  {
-    absl::MutexLock lock(&mu_);
-    for (auto& [id, open] : open_) coordinators.push_back(open.coordinator);
-  }
-  for (const auto& coordinator : coordinators) coordinator->Stop();
+  StopRuns();
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(
       +[](int* running) { return *running == 0; }, &running_));
+}
+
+void RankHost::StopRuns() {
+  std::vector<std::shared_ptr<FollowingCoordinator>> coordinators;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [id, open] : open_) coordinators.push_back(open.coordinator);
+  }
+  for (const auto& coordinator : coordinators) coordinator->Stop();
 }
 
 // --- Runs.

@@ -85,6 +85,7 @@ class RankHost final : public RankCommands {
   absl::StatusOr<ListsOfRun> ListsOf(const RunSpec& spec);
   std::shared_ptr<FollowingCoordinator> NewCoordinator(const RunSpec& spec);
   void Expect(const RunOrder& order, OpenRun& open) const;
+  void StopRuns() ABSL_LOCKS_EXCLUDED(mu_);
   void CloseRun(int64_t run) ABSL_LOCKS_EXCLUDED(mu_);
   void OnLeft(int64_t run, bool before_the_end) ABSL_LOCKS_EXCLUDED(mu_);
   Measures MeasuresOf(const Run& run) const;

@@ -83,6 +83,17 @@ TEST(PlanTrials, TheBestOfASearchHaveRun) {
   EXPECT_EQ(search.plan->schedule.chunks, search.candidates[0].schedule.chunks);
 }
 
+// A trial stands on this process's devices, whichever ranks the plan is for.
+TEST(PlanTrials, PlansOfSeveralRanksAreTriedHere) {
+  PipelineSpec spec = OpenSpec();
+  spec.cut.balance = {2, 2};
+  spec.cut.ranks = {0, 1};
+  spec.limits.open = {.kind = true};
+  const PlanSearch search = Search(spec, DevicePool::Mode::kThreads);
+  ASSERT_GE(search.candidates.size(), 2u);
+  EXPECT_TRUE(search.candidates.front().confirmed);
+}
+
 TEST(PlanTrials, WithoutALossStagesAreMeasuredButNoStepRuns) {
   PipelineSpec spec = OpenSpec();
   spec.loss.name.clear();
