@@ -53,18 +53,22 @@ def test_a_token_is_read_for_each_call(tmp_path: pathlib.Path) -> None:
     from penstock.credentials import _Bearer
 
     path = tmp_path / "token"
+    path.write_text("first\n")
     bearer = _Bearer(str(path))
     said: list[object] = []
-    for token in ("first\n", "second\n"):
-        path.write_text(token)
+
+    def call() -> None:
         bearer(None, lambda metadata, error: said.append((metadata, error)))
+
+    call()
+    path.write_text("second\n")
+    call()
+    path.write_text("")  # somebody writes it: the last one counts
+    call()
     path.unlink()
-    bearer(None, lambda metadata, error: said.append(type(error)))
-    assert said == [
-        ((("authorization", "Bearer first"),), None),
-        ((("authorization", "Bearer second"),), None),
-        ValueError,
-    ]
+    call()
+    first, second = (((("authorization", f"Bearer {token}"),), None) for token in ("first", "second"))
+    assert said == [first, second, second, second]
 
 
 class _Refused:
