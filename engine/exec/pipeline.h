@@ -119,7 +119,7 @@ class Pipeline {
   // Builds layers, profiles them if the cut is automatic, plans, places the stages.
   //
   // Fails:     SPEC_INVALID naming the field and value; MODEL_NOT_FOUND; LOSS_UNKNOWN; PLAN_DOES_NOT_FIT naming the
-  //            device. FAILED_PRECONDITION / SPEC_INVALID for stages on other ranks than 0.
+  //            device. FAILED_PRECONDITION / SPEC_INVALID for stages on other ranks than 0, where there is no group of them.
   static absl::StatusOr<std::unique_ptr<Pipeline>> Create(const PipelineSpec& spec, Options options);
 
   // The plan that Create would use. What it places to measure, it removes again.

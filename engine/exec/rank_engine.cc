@@ -219,14 +219,6 @@ NamedTensors RankEngine::ReplicaViews() const {
   return views;
 }
 
-std::vector<std::string> RankEngine::ParameterNames() const {
-  std::vector<std::string> names;
-  for (const auto& stage : stages_) {
-    for (const NamedTensor& parameter : stage->LearnedParameters()) names.push_back(parameter.name);
-  }
-  return names;
-}
-
 absl::Status RankEngine::UpdateOptimizer(const OptimizerSpec& spec) {
   std::vector<std::unique_ptr<Optimizer>> changed;
   for (const auto& stage : stages_) {
@@ -239,11 +231,6 @@ absl::Status RankEngine::UpdateOptimizer(const OptimizerSpec& spec) {
 
 void RankEngine::FreezeGroups(const std::vector<ParameterGroup>& groups) {
   for (const auto& stage : stages_) stage->FreezeGroups(groups);
-}
-
-NamedTensors RankEngine::Gradients(TiedGradients places) const {
-  ShareTiedGradients(places);
-  return InModelOrder(GradientsOfStages(places));
 }
 
 void RankEngine::ShareTiedGradients(TiedGradients& places) const {

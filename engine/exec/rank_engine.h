@@ -58,9 +58,7 @@ class RankEngine {
   };
   explicit RankEngine(Parts parts);
 
-  // Its own ones.
-  int lanes() const { return static_cast<int>(lanes_.size()); }
-  int stages() const { return static_cast<int>(stages_.size()); }
+  int lanes() const { return static_cast<int>(lanes_.size()); }  // of this rank
   bool HasStage(int stage) const;
   // Null where the first stage is another rank's.
   const Device* first_device() const { return HasStage(0) ? &stages_.front()->device() : nullptr; }
@@ -99,13 +97,9 @@ class RankEngine {
   StatesOfStages States(bool with_optimizer) const;
   absl::Status TakeState(const NamedTensors& state);
   FactsOfRank Facts() const;
-  // Of every parameter that learns, or is frozen, once, in model order.
-  std::vector<std::string> ParameterNames() const;
-  // What is accumulated, as a step would take it, in model order; parameters without a gradient are left out. Views,
-  // and sums of tied ones. `places`: empty ones, one per use of each tied parameter. May throw (RunTorch).
-  NamedTensors Gradients(TiedGradients places) const;
-  // The same in two parts, for stages on several ranks: puts the gradients of this rank's uses into their places; and
-  // returns the gradients of each of its stages, given those of all uses.
+  // What is accumulated, as a step would take it: puts the gradients of this rank's uses of tied parameters into their
+  // places (`places`: one per use); and returns the gradients of each of its stages, given those of all uses. Parameters
+  // without a gradient are left out. Views, and sums of tied ones. May throw (RunTorch).
   void ShareTiedGradients(TiedGradients& places) const;
   StatesOfStages GradientsOfStages(const TiedGradients& ties) const;
   // What is accumulated, as the stages have it, with what they have noted (Stage::Accumulated): views. And back, into
