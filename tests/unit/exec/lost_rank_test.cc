@@ -56,7 +56,7 @@ TEST(LostRank, FailsTheStepUnderWayAtWhateverActionItIsLost) {
   }
 }
 
-TEST(LostRank, FailsTheInferenceUnderWay) {
+TEST(LostRank, RefusesTheNextInference) {
   LosingGroup group;
   const auto pipeline = group.Make();
   for (const bool lost : {false, true}) {
