@@ -9,6 +9,8 @@ find_library(PENSTOCK_JEMALLOC jemalloc REQUIRED)  # by its name, too
 find_package(OpenSSL REQUIRED)
 find_package(SQLite3 3.37 REQUIRED)  # strict tables
 find_package(ucx REQUIRED CONFIG)
+add_library(ucx::headers INTERFACE IMPORTED)  # only these: nothing of ours may load its libraries at its start
+target_include_directories(ucx::headers INTERFACE $<TARGET_PROPERTY:ucx::ucp,INTERFACE_INCLUDE_DIRECTORIES>)
 find_package(gRPC REQUIRED CONFIG)
 find_program(PENSTOCK_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)
 find_package(prometheus-cpp REQUIRED CONFIG)
@@ -20,4 +22,5 @@ endif()
 if(PENSTOCK_BENCH)
   find_package(benchmark REQUIRED CONFIG)
 endif()
+include(Portable)  # before LibTorch, which is always shared
 find_package(LibTorch 2.11 REQUIRED)

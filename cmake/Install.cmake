@@ -2,6 +2,7 @@
 # client and the headers of layers of one's own. docs/install.md tells how to use it.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development)  # all but the programs
 
 # A folder of their own: some are called as other projects' are (google/rpc/status.pb.h).
 set(PENSTOCK_INSTALL_HEADERS "${CMAKE_INSTALL_INCLUDEDIR}/penstock")
@@ -27,6 +28,10 @@ endfunction()
 # penstock_install_package() writes the package, when all targets are known.
 function(penstock_install_package)
   install(EXPORT PenstockTargets NAMESPACE penstock:: DESTINATION "${PENSTOCK_INSTALL_PACKAGE}")
+  set(known_torch_python "${PENSTOCK_TORCH_PYTHON}")
+  if(PENSTOCK_PORTABLE)
+    set(known_torch_python "")  # the folders of this machine are none of another's
+  endif()
   configure_package_config_file("${CMAKE_SOURCE_DIR}/cmake/PenstockConfig.cmake.in"
     "${CMAKE_BINARY_DIR}/PenstockConfig.cmake" INSTALL_DESTINATION "${PENSTOCK_INSTALL_PACKAGE}"
     NO_CHECK_REQUIRED_COMPONENTS_MACRO)

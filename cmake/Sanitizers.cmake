@@ -17,6 +17,7 @@ if(PENSTOCK_SANITIZE STREQUAL "thread")
   # libgrpc is not built for it either: what it does to memory is not looked at, what the handlers do is.
   set(PENSTOCK_SANITIZER_OPTIONS_GRPC "TSAN_OPTIONS=${options} ignore_noninstrumented_modules=1" "OMP_NUM_THREADS=1")
 else()
-  set(PENSTOCK_SANITIZER_OPTIONS "UBSAN_OPTIONS=print_stacktrace=1")
+  # Memory that is not there is refused, as without the sanitizer.
+  set(PENSTOCK_SANITIZER_OPTIONS "ASAN_OPTIONS=allocator_may_return_null=1" "UBSAN_OPTIONS=print_stacktrace=1")
   set(PENSTOCK_SANITIZER_OPTIONS_GRPC "${PENSTOCK_SANITIZER_OPTIONS}")
 endif()

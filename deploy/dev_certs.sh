@@ -36,7 +36,7 @@ if [ ! -e ca.crt ]; then
   openssl req -x509 -new -key ca.key -subj "/CN=penstock development" -days "$days" -out ca.crt \
     -addext keyUsage=critical,keyCertSign,cRLSign
 fi
-issue server "$server" serverAuth
+issue server "$server" serverAuth,clientAuth  # ranks show it to each other
 for client in "$@"; do
   [[ "$client" =~ ^[a-z][a-z0-9-]*$ && "$client" != ca && "$client" != server ]] ||
     { echo "dev_certs: a client is called [a-z][a-z0-9-]*, and not ca or server, got $client" >&2; exit 2; }

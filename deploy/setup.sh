@@ -34,13 +34,13 @@ say() { echo "setup: $*"; }
 fail() { echo "setup: $*" >&2; exit 1; }
 
 packages=(
-  g++ cmake ninja-build ccache mold pkg-config python3 python3-venv ca-certificates
+  g++ cmake ninja-build ccache mold patchelf pkg-config python3 python3-venv ca-certificates
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
   prometheus-cpp-dev libcivetweb-dev libcli11-dev nlohmann-json3-dev libisal-dev libssl-dev libsqlite3-dev libjemalloc-dev libucx-dev
   libgtest-dev libgmock-dev libbenchmark-dev)
 if $with_tests; then
   packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev llvm-14)  # llvm-14 names the lines of sanitizers
-  packages+=(buildah bubblewrap fish zsh)  # images without an engine, and what completion is for: 60 MB
+  packages+=(buildah bubblewrap fish iproute2 zsh)  # images without an engine, hosts of their own, completion: 60 MB
 fi
 readonly wheels=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 

@@ -19,8 +19,9 @@ ApiServices::ApiServices(const Parts& parts) {
   Add<ModelServiceImpl>(v1::ModelService::service_full_name(), environment, parts.models);
   Add<PipelineServiceImpl>(v1::PipelineService::service_full_name(), environment);
   Add<StateServiceImpl>(v1::StateService::service_full_name(), environment);
-  Add<WorkServiceImpl>(v1::WorkService::service_full_name(), environment);
-  Add<InferenceServiceImpl>(inference::GRPCInferenceService::service_full_name(), environment, parts.inference);
+  work_ = Add<WorkServiceImpl>(v1::WorkService::service_full_name(), environment);
+  inference_ =
+      Add<InferenceServiceImpl>(inference::GRPCInferenceService::service_full_name(), environment, parts.inference);
   health_ = Add<HealthServiceImpl>(grpc::health::v1::Health::service_full_name(), environment.authenticator,
                                    environment.timers, environment.clock);
   // Reflection lists itself too.
@@ -43,9 +44,14 @@ std::vector<grpc::Service*> ApiServices::all() const {
 
 void ApiServices::Shutdown() {
   health_->Shutdown();
+  inference_->Shutdown();
   insight_->Shutdown();
+  work_->Shutdown();
 }
 
-void ApiServices::Close() { handles_->Close(); }
+void ApiServices::Close() {
+  handles_->Close();
+  work_->Close();
+}
 
 }  // namespace penstock

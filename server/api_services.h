@@ -19,6 +19,7 @@ namespace penstock {
 class HandleServiceImpl;
 class InsightServiceImpl;
 class JobThread;
+class WorkServiceImpl;
 
 // The services of the daemon's gRPC port. The constructor has a line for each, which makes, names and registers it.
 //
@@ -61,8 +62,10 @@ class ApiServices {
   std::vector<std::string> names_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
   HandleServiceImpl* handles_;
+  InferenceServiceImpl* inference_;
   InsightServiceImpl* insight_;
   HealthServiceImpl* health_;
+  WorkServiceImpl* work_;
 };
 
 }  // namespace penstock

@@ -48,6 +48,8 @@
 #include "server/metrics/metrics_page.h"
 #include "server/models/model_root.h"
 #include "server/models/model_uploads.h"
+#include "server/peer_listener.h"
+#include "server/rank_options.h"
 #include "server/request_tracing.h"
 #include "server/rpc/admission.h"
 #include "server/rpc/call_metrics.h"
@@ -119,6 +121,7 @@ absl::Status CheckOptions(const DaemonOptions& options) {
   if (!options.admin_listen.empty()) {
     PENSTOCK_RETURN_IF_ERROR(CheckAdminAddress(options.admin_listen));
   }
+  PENSTOCK_RETURN_IF_ERROR(CheckRankOptions(options));
   PENSTOCK_RETURN_IF_ERROR(CheckTracing(options));
   PENSTOCK_RETURN_IF_ERROR(CheckFolders(options));
   return ParseDevices(options.devices, options.device_memory, UsableCores()).status();
@@ -142,6 +145,7 @@ class Daemon::Parts {
     PENSTOCK_ASSIGN_OR_RETURN(tracing_, RequestTracing::Create(options_, epoch_, clock_));
     PENSTOCK_RETURN_IF_ERROR(OpenDevices());
     PENSTOCK_RETURN_IF_ERROR(OpenMemory());
+    PENSTOCK_RETURN_IF_ERROR(OpenGroup());
     OpenPipelines();
     PENSTOCK_RETURN_IF_ERROR(OpenUploads());
     PENSTOCK_RETURN_IF_ERROR(MakeServices());
@@ -155,13 +159,16 @@ class Daemon::Parts {
                           {"health", health_address()},
                           {"metrics", metrics_address()},
                           {"admin", admin_address()}});
-    PENSTOCK_RETURN_IF_ERROR(AwaitRecovery(*recovered, interrupted));
+    if (peers_ != nullptr) PENSTOCK_RETURN_IF_ERROR(peers_->Start());
+    PENSTOCK_RETURN_IF_ERROR(Await(*recovered, interrupted));
+    if (peers_ != nullptr) PENSTOCK_RETURN_IF_ERROR(Await(group_was_complete_, interrupted));
     lifecycle_.Advance(LifecycleState::kReady);
     return absl::OkStatus();
   }
 
   DrainEnd Drain(const std::shared_ptr<DrainSignal>& signal) {
-    return RunDrain(
+    if (peers_ != nullptr) peers_->group().Drain(true);
+    const DrainEnd end = RunDrain(
         {.announce = options_.drain_announce,
          .finish = options_.drain_finish,
          .checkpoint = options_.drain_checkpoint,
@@ -173,6 +180,8 @@ class Daemon::Parts {
          .calls_started = [this] { return CallsStarted(registry_.server()); },
          .close_all = [this](absl::Duration patience) { Close(patience); }},
         signal);
+    if (peers_ != nullptr && end == DrainEnd::kAborted) peers_->group().Drain(false);
+    return end;
   }
 
   const std::string& api_address() const { return api_->address(); }
@@ -195,12 +204,34 @@ class Daemon::Parts {
     return absl::OkStatus();
   }
 
-  // The pipelines of the journal are made again. Callers get STARTING meanwhile.
-  absl::Status AwaitRecovery(const absl::Notification& recovered, const std::function<bool()>& interrupted) {
-    while (!recovered.WaitForNotificationWithTimeout(kInterruptInterval)) {
+  // The pipelines of the journal are made again, and the other ranks join. Callers get STARTING meanwhile.
+  absl::Status Await(const absl::Notification& done, const std::function<bool()>& interrupted) {
+    while (!done.WaitForNotificationWithTimeout(kInterruptInterval)) {
       if (!drains_->asked().has_value() && (interrupted == nullptr || !interrupted())) continue;
-      return absl::CancelledError("interrupted while the calls of the journal were made again");
+      return absl::CancelledError("interrupted while it started");
     }
+    return absl::OkStatus();
+  }
+
+  // The other processes, if there are any.
+  absl::Status OpenGroup() {
+    if (options_.ranks.world_size == 1) return absl::OkStatus();
+    peers_ = std::make_unique<PeerListener>(PeerListener::Parts{.options = &options_,
+                                                                .devices = &devices_->devices(),
+                                                                .epoch = epoch_,
+                                                                .credentials = TlsCredentials(),
+                                                                .authenticator = credentials_.authenticator.get(),
+                                                                .metrics = &registry_.server(),
+                                                                .timers = timers_.get(),
+                                                                .clock = clock_,
+                                                                .on_change = [this](bool complete) {
+                                                                  if (!complete) return;
+                                                                  pipelines_->OnGroupComplete();
+                                                                  if (!group_was_complete_.HasBeenNotified()) {
+                                                                    group_was_complete_.Notify();
+                                                                  }
+                                                                }});
+    registry_.SetGroup([peers = peers_.get()] { return peers->group().figures(); });
     return absl::OkStatus();
   }
 
@@ -280,6 +311,7 @@ class Daemon::Parts {
                        .search = &Pipeline::SearchPlans,
                        .load = [this](ModelSpec* spec, const std::string& kept) { return models_->Load(spec, kept); }};
     builder.devices = devices_.get();
+    builder.group = peers_ == nullptr ? nullptr : &peers_->group();
     builder.handles = handles_.get();
     builder.timers = timers_.get();
     builder.clock = clock_;
@@ -343,7 +375,15 @@ class Daemon::Parts {
             .admission = admission_.get(),
             .memory = memory_.get(),
             .page_tokens = &page_tokens_,
-            .authenticator = credentials_.authenticator.get()};
+            .authenticator = credentials_.authenticator.get(),
+            .join_traces = TracesOfRanks()};
+  }
+
+  decltype(ServiceEnvironment::join_traces) TracesOfRanks() {
+    if (peers_ == nullptr) return nullptr;
+    return [this](const std::string& pipeline, TraceCapture own, std::function<void(TraceCapture)> done) {
+      peers_->group().JoinTraces(pipeline, std::move(own), std::move(done));
+    };
   }
 
   absl::Status MakeServices() {
@@ -390,17 +430,17 @@ class Daemon::Parts {
   }
 
   // Null: plaintext.
-  std::shared_ptr<grpc::ServerCredentials> ApiCredentials() {
+  std::shared_ptr<grpc::ServerCredentials> TlsCredentials() {
     if (credentials_.certificates == nullptr) return nullptr;
-    credentials_.followed->Start();
     return MakeTlsCredentials(credentials_.certificates, credentials_.authenticator.get(), &registry_.server(),
                               audit_.get());
   }
 
   absl::Status Listen() {
+    if (credentials_.certificates != nullptr) credentials_.followed->Start();
     PENSTOCK_ASSIGN_OR_RETURN(api_, ApiServer::Create({.listen = options_.listen,
                                                        .insecure = options_.insecure,
-                                                       .credentials = ApiCredentials(),
+                                                       .credentials = TlsCredentials(),
                                                        .max_message_bytes = options_.max_message_bytes,
                                                        .memory_bytes = options_.grpc_memory_bytes,
                                                        .tracer = &tracing_->tracer(),
@@ -445,6 +485,9 @@ class Daemon::Parts {
                          .metrics_address = info.metrics_address(),
                          .admin_address = listening ? admin_address() : options_.admin_listen};
     };
+    if (peers_ != nullptr) {
+      sources.group = [this] { return DescribeRanks(DescribeGroup(peers_->group().view())); };
+    }
     sources.pipelines = [this] { return DescribePipelines(*pipelines_); };
     sources.handles = [this] { return DescribeHandles(*pipelines_, *handles_); };
     sources.owners = [this] { return DescribeOwners(*handles_); };
@@ -487,6 +530,7 @@ class Daemon::Parts {
                                           .api_address = listening ? api_->address() : "",
                                           .metrics_address = listening ? metrics_address() : "",
                                           .state = NameOf(lifecycle_.state())});
+    if (peers_ != nullptr) *info.mutable_group() = DescribeGroup(peers_->group().view());
     if (v1::DrainState drain = DescribeDrain(*drains_, DescribeEnd()); drain.has_deadline()) {
       *info.mutable_drain() = std::move(drain);
     }
@@ -520,6 +564,7 @@ class Daemon::Parts {
     if (model_reads_ != nullptr) model_reads_->Close();
     if (model_jobs_ != nullptr) model_jobs_->Close();
     if (uploads_ != nullptr) uploads_->Close();
+    if (peers_ != nullptr) peers_->Close();
     if (services_ != nullptr) services_->Close();
     if (handles_ != nullptr) handles_->Close();
     if (tracing_ != nullptr) tracing_->Close();
@@ -543,6 +588,8 @@ class Daemon::Parts {
   std::unique_ptr<TimerQueue> timers_;
   std::unique_ptr<HandleStore> handles_;
   std::unique_ptr<ModelRoot> models_;
+  absl::Notification group_was_complete_;
+  std::unique_ptr<PeerListener> peers_;  // null: this process is alone
   std::unique_ptr<PipelineTable> pipelines_;
   std::unique_ptr<CheckpointReader> checkpoint_reader_;
   std::shared_ptr<JobThread> model_jobs_;

@@ -219,6 +219,19 @@ const std::vector<DaemonFlag>& DaemonFlags() {
       List("device-memory",
            "What may be placed on a device (cpu:0=8GiB); repeat it; default: what is free on a GPU, a CPU unlimited",
            &O::device_memory),
+      Text("rank", "",
+           "Which of several processes this one is, from 0 on; 0 leads and serves clients; default: what launchers set "
+           "(docs/several_hosts.md), else it is alone",
+           &O::rank),
+      Text("world-size", "", "How many processes there are together", &O::world_size),
+      Text("leader", "", "Where the others reach rank 0: HOST[:PORT], the port of --peer-listen if it has none",
+           &O::leader),
+      Text("peer-listen", "", "Address at which rank 0 waits for the others; default: 0.0.0.0:8475", &O::peer_listen),
+      Choice<PeerTransport>(
+          "peer-transport", "ucx",
+          "What carries tensors between ranks: ucx, or grpc, which is encrypted where --tls-cert is set",
+          {{"ucx", PeerTransport::kUcx}, {"grpc", PeerTransport::kGrpc}}, &O::peer_transport),
+      Time("peer-timeout", "5s", "How long a rank may be silent until it is lost", &O::peer_timeout),
       {"deterministic", "switch", "false",
        "On GPUs, kernels that give the same bits each time, if slower; a step with an operator that has none is "
        "refused",
@@ -236,7 +249,7 @@ const std::vector<DaemonFlag>& DaemonFlags() {
             "Largest message that is received, an inference request for example", &O::max_message_bytes),
       Bytes("grpc-memory-bytes", "4GiB", 256 << 20, kHuge,
             "Memory that received messages may take in all; the last fence", &O::grpc_memory_bytes),
-      Count("max-calls-per-caller", 64, 1, kMany, "Work calls of one caller that are open, or whose work goes on",
+      Count("max-calls-per-caller", 256, 1, kMany, "Work calls of one caller that are open, or whose work goes on",
             &O::calls_per_caller),
       Bytes("handle-bytes", "0", 0, kHuge, "Bytes that results may hold; 0: a tenth of --memory-limit",
             &O::handle_bytes),

@@ -73,6 +73,20 @@ absl::Status CheckTogether(const DaemonOptions& options) {
   return absl::OkStatus();
 }
 
+// An option that is not set is not given.
+std::optional<std::string> IfGiven(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional(text);
+}
+
+absl::StatusOr<RankSettings> RanksOf(const DaemonOptions& options,
+                                     const std::map<std::string, std::string>& environment) {
+  return ReadRankSettings({.rank = IfGiven(options.rank),
+                           .world_size = IfGiven(options.world_size),
+                           .leader = IfGiven(options.leader),
+                           .peer_listen = IfGiven(options.peer_listen)},
+                          [&environment](const std::string& name) { return IfGiven(FirstOf(environment, name)); });
+}
+
 // What the command line itself has given.
 struct Flags {
   std::map<std::string, DaemonFlag::Values> texts;  // of those that are settings, by name
@@ -190,6 +204,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   if (line.options.metrics_listen == "off") line.options.metrics_listen.clear();
   if (line.options.admin_listen == "off") line.options.admin_listen.clear();
   if (line.options.state_dir.empty()) line.options.state_dir = DefaultStateDir(environment);
+  PENSTOCK_ASSIGN_OR_RETURN(line.options.ranks, RanksOf(line.options, environment));
   PENSTOCK_RETURN_IF_ERROR(CheckTogether(line.options));
   if (flags.check) line.action = CommandLine::Action::kCheckConfig;
   return line;

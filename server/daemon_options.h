@@ -12,6 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/base/log.h"
+#include "server/peer/rank_settings.h"
+#include "server/ranks/group_carriers.h"
 
 namespace penstock {
 
@@ -42,6 +44,13 @@ struct DaemonOptions {
   std::vector<std::string> layer_libraries;
   std::vector<std::string> devices;
   std::vector<std::string> device_memory;
+  std::string rank;  // this and the next three as they were given; `ranks` is what follows
+  std::string world_size;
+  std::string leader;
+  std::string peer_listen;
+  PeerTransport peer_transport = PeerTransport::kUcx;
+  absl::Duration peer_timeout;
+  RankSettings ranks;  // from flags, or from what has started the process
   bool deterministic = false;
   int64_t memory_limit = 0;  // 0: nine tenths of the machine's memory
   int64_t max_pipelines = 0;

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -33,6 +34,8 @@
 #include "server/daemon_options.h"
 #include "server/drain_control.h"
 #include "server/metrics/metrics_page.h"
+#include "server/rank_daemon.h"
+#include "server/rank_options.h"
 #include "server/service_manager.h"
 
 namespace {
@@ -106,22 +109,22 @@ bool EndIsAskedFor(const sigset_t& signals) {
 // Says to the service manager that the daemon lives, as long as it does, often enough for its watchdog.
 class Feeder {
  public:
-  Feeder(const penstock::Daemon* daemon, const penstock::ServiceManager* manager)
-      : daemon_(daemon), manager_(manager) {}
+  Feeder(std::function<bool()> live, const penstock::ServiceManager* manager)
+      : live_(std::move(live)), manager_(manager) {}
 
   // How long may pass until the next call.
   absl::Duration Feed() {
     if (manager_->feed_every() == absl::ZeroDuration()) return absl::Hours(1);
     const int64_t now = penstock::RealClock()->NowNanos();  // the wall clock may jump
     if (now >= next_nanos_) {
-      if (daemon_->live()) manager_->Tell("WATCHDOG=1");
+      if (live_()) manager_->Tell("WATCHDOG=1");
       next_nanos_ = now + absl::ToInt64Nanoseconds(manager_->feed_every());
     }
     return absl::Nanoseconds(next_nanos_ - now);
   }
 
  private:
-  const penstock::Daemon* const daemon_;
+  const std::function<bool()> live_;
   const penstock::ServiceManager* const manager_;
   int64_t next_nanos_ = 0;
 };
@@ -167,7 +170,7 @@ int ServeUntilDrained(penstock::Daemon* daemon, penstock::DrainControl* drains, 
   using penstock::DrainEnd;
   sigset_t waking = signals;
   sigaddset(&waking, kWakeSignal);
-  Feeder feeder(daemon, &manager);
+  Feeder feeder([daemon] { return daemon->live(); }, &manager);
   std::atomic<bool> signalled = false;
   DrainEnd end = DrainEnd::kAborted;
   while (end == DrainEnd::kAborted) {
@@ -194,6 +197,35 @@ int ServeUntilDrained(penstock::Daemon* daemon, penstock::DrainControl* drains, 
   return end == DrainEnd::kWhole ? 0 : kFailed;
 }
 
+int ReportStart(const absl::Status& why) {
+  penstock::LogError("the daemon can't start", {{"reason", penstock::ReasonOf(why)},
+                                                {"problem", std::string(why.message())},
+                                                {"path", penstock::ValuesOf(why)["path"]}});
+  return why.code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
+}
+
+// Lends its devices until a signal comes. What it holds, its leader can build again: there is nothing to finish or to
+// save.
+int LendUntilStopped(const penstock::DaemonOptions& options, const sigset_t& signals,
+                     const penstock::ServiceManager& manager) {
+  using namespace penstock;
+  auto daemon = RankDaemon::Create(options, RealClock());
+  if (!daemon.ok()) return ReportStart(daemon.status());
+  Feeder feeder([&] { return (*daemon)->live(); }, &manager);
+  manager.Tell("READY=1\nSTATUS=lending devices to " + options.ranks.leader);
+  while (AwaitSignal(signals, std::max(absl::Milliseconds(1), feeder.Feed())) == 0) {
+  }
+  manager.Tell("STOPPING=1");
+  const int64_t asked = RealClock()->NowNanos();
+  while ((*daemon)->needed(RealClock()->NowNanos() - asked)) {
+    feeder.Feed();
+    if (AwaitSignal(signals, absl::Milliseconds(50)) != 0) break;  // a second one
+  }
+  LogInfo("leaving the group");
+  daemon->reset();
+  return 0;
+}
+
 int Run(int count, char** values) {
   using namespace penstock;
   // Debian's Abseil was built with its search for deadlocks, which takes one lock of the whole process at every lock.
@@ -212,6 +244,7 @@ int Run(int count, char** values) {
     return 0;
   }
   ConfigureLog(line->options.log_level, line->options.log_format);
+  PrepareForRanks(line->options);
   if (line->options.deterministic) UseDeterministicKernels();
   OpenAccelerators(line->options.devices);  // before anything asks LibTorch about CUDA
   if (const absl::Status loaded = LoadLayerLibraries(line->options.layer_libraries); !loaded.ok()) {
@@ -228,8 +261,11 @@ int Run(int count, char** values) {
   // One more reference than the server's: without it, tearing down the library may stall for seconds.
   gpr_set_log_function(&LogForLibrary);
   grpc_init();
+  const ServiceManager manager = ServiceManager::FromEnvironment(Environment(), getpid());
   int code;
-  {
+  if (line->options.ranks.rank != Rank(0)) {
+    code = LendUntilStopped(line->options, signals, manager);
+  } else {
     // To this thread alone: one that a preloaded library has started may not block the signal, which would end the process.
     DrainControl drains([main = pthread_self()] { pthread_kill(main, kWakeSignal); });
     auto daemon = Daemon::Create(line->options, RealClock(), &drains, [&signals] { return EndIsAskedFor(signals); });
@@ -239,13 +275,11 @@ int Run(int count, char** values) {
       return 0;
     }
     if (!daemon.ok()) {
-      LogError("the daemon can't start", {{"reason", ReasonOf(daemon.status())},
-                                          {"problem", std::string(daemon.status().message())},
-                                          {"path", ValuesOf(daemon.status())["path"]}});
+      code = ReportStart(daemon.status());
       FlushLog(kLogPatience);
-      return daemon.status().code() == absl::StatusCode::kInvalidArgument ? kUsage : kFailed;
+      return code;
     }
-    code = ServeUntilDrained(daemon->get(), &drains, signals, ServiceManager::FromEnvironment(Environment(), getpid()));
+    code = ServeUntilDrained(daemon->get(), &drains, signals, manager);
   }
   LogInfo("stopped", {{"exit", std::to_string(code)}});
   FlushLog(kLogPatience);

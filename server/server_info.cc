@@ -3,6 +3,7 @@
 #include <google/protobuf/stubs/common.h>
 #include <grpcpp/grpcpp.h>
 
+#include "absl/strings/str_cat.h"
 #include "engine/model/layer_registry.h"
 #include "engine/model/loss.h"
 #include "engine/optim/optimizer.h"
@@ -33,7 +34,52 @@ void AddLimits(const DaemonOptions& options, const HandleBudget::Limits& budget,
   (*limits)["model-root-bytes"] = options.model_root_bytes;
 }
 
+v1::RankInfo InfoOf(const RankView& rank, bool draining) {
+  const RankDescription& said = rank.description;
+  v1::RankInfo info;
+  info.set_rank(said.rank.value());
+  info.set_state(!rank.member ? v1::RANK_STATE_MISSING : draining ? v1::RANK_STATE_DRAINING : v1::RANK_STATE_MEMBER);
+  *info.mutable_since() = ToTimestamp(rank.since);
+  info.set_problem(std::string(rank.problem.message()));
+  info.set_host(said.host);
+  info.set_address(said.address);
+  info.set_carrier(said.carrier);
+  for (const RankDevice& device : said.devices) {
+    v1::DeviceInfo* added = info.add_devices();
+    added->set_name(said.rank == Rank(0) ? device.name : absl::StrCat(said.rank.value(), "/", device.name));
+    added->set_memory_limit_bytes(device.memory_bytes);
+  }
+  if (rank.clock.has_value()) {
+    info.mutable_clock()->set_seconds(static_cast<double>(rank.clock->nanos) * 1e-9);
+    info.mutable_clock()->set_uncertainty_seconds(static_cast<double>(rank.clock->uncertainty_nanos) * 1e-9);
+  }
+  return info;
+}
+
 }  // namespace
+
+v1::GroupInfo DescribeGroup(const GroupView& group) {
+  v1::GroupInfo info;
+  info.set_world_size(static_cast<int>(group.ranks.size()));
+  info.set_complete(group.complete);
+  info.set_epoch(group.epoch.value());
+  info.set_generation(group.generation);
+  info.set_reformings(group.reformings);
+  for (const auto& [rank, view] : group.ranks) *info.add_ranks() = InfoOf(view, group.draining);
+  for (const auto& [from, sender] : group.ranks) {
+    for (const auto& [to, receiver] : group.ranks) {
+      const auto link = receiver.received.find(from);
+      if (link == receiver.received.end()) continue;
+      v1::RankLink* added = info.add_links();
+      added->set_from_rank(from.value());
+      added->set_to_rank(to.value());
+      added->set_carrier(receiver.description.carrier);
+      added->set_messages(link->second.messages);
+      added->set_bytes(link->second.bytes);
+    }
+  }
+  return info;
+}
 
 v1::ServerInfo DescribeServer(const ServerFacts& facts) {
   v1::ServerInfo info;

@@ -10,6 +10,7 @@
 #include "engine/handles/handle_store.h"
 #include "penstock/v1/admin.pb.h"
 #include "server/daemon_options.h"
+#include "server/peer/group_view.h"
 
 namespace penstock {
 
@@ -26,5 +27,6 @@ struct ServerFacts {
 };
 
 v1::ServerInfo DescribeServer(const ServerFacts& facts);
+v1::GroupInfo DescribeGroup(const GroupView& group);
 
 }  // namespace penstock

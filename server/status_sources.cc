@@ -32,8 +32,21 @@ std::string StateWord(PipelineEntry::State state) {
       return "deleting";
     case PipelineEntry::State::kFailed:
       return "failed";
+    case PipelineEntry::State::kReforming:
+      return "reforming";
   }
   return "";
+}
+
+std::string StateWord(v1::RankState state) {
+  switch (state) {
+    case v1::RANK_STATE_MEMBER:
+      return "member";
+    case v1::RANK_STATE_DRAINING:
+      return "draining";
+    default:
+      return "missing";
+  }
 }
 
 std::string StatisticsText(const PipelineEntry& entry, const ServiceEnvironment& environment) {
@@ -48,6 +61,30 @@ std::vector<PipelineRow> DescribePipelines(const PipelineTable& pipelines) {
   std::vector<PipelineRow> rows;
   for (const PipelineEntry& entry : pipelines.List("", kMaxPipelines)) {
     rows.push_back({.name = entry.name, .state = StateWord(entry.state)});
+  }
+  return rows;
+}
+
+GroupRows DescribeRanks(const v1::GroupInfo& group) {
+  GroupRows rows;
+  for (const v1::RankInfo& rank : group.ranks()) {
+    const auto name = [](std::string* out, const v1::DeviceInfo& device) { out->append(device.name()); };
+    rows.ranks.push_back(
+        {.rank = rank.rank(),
+         .state = StateWord(rank.state()),
+         .since_unix_seconds = static_cast<double>(rank.since().seconds()) + rank.since().nanos() * 1e-9,
+         .host = rank.host(),
+         .address = rank.address(),
+         .carrier = rank.carrier(),
+         .devices = absl::StrJoin(rank.devices(), ", ", name),
+         .problem = rank.problem()});
+  }
+  for (const v1::RankLink& link : group.links()) {
+    rows.links.push_back({.from = link.from_rank(),
+                          .to = link.to_rank(),
+                          .carrier = link.carrier(),
+                          .messages = link.messages(),
+                          .bytes = link.bytes()});
   }
   return rows;
 }

@@ -10,6 +10,7 @@
 #include "engine/handles/handle_store.h"
 #include "engine/ledger/memory_ledger.h"
 #include "engine/serve/pipeline_table.h"
+#include "penstock/v1/admin.pb.h"
 #include "server/daemon_options.h"
 #include "server/http/status_pages.h"
 #include "server/rpc/service_environment.h"
@@ -23,6 +24,7 @@ absl::Status CheckAdminAddress(const std::string& listen);
 std::vector<SettingRow> DescribeSettings(const DaemonOptions& options);
 // By name. Those that are being made or deleted too.
 std::vector<PipelineRow> DescribePipelines(const PipelineTable& pipelines);
+GroupRows DescribeRanks(const v1::GroupInfo& group);
 // By caller, in the order of their names.
 std::vector<OwnerRow> DescribeOwners(const HandleStore& handles);
 // The ledger: classes in their order, holders by size.

@@ -2,16 +2,21 @@
 
 #include <algorithm>
 #include <random>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/byte_model.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/tensor_file.h"
+#include "client/lib/durations.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
 namespace {
+
+constexpr absl::Duration kLongestWait = absl::Seconds(60);  // that the daemon takes
 
 absl::StatusOr<v1::Input> MakeUp(const v1::TensorSignature& signature, const BenchInput& options) {
   std::vector<int64_t> shape(signature.shape().begin(), signature.shape().end());
@@ -44,8 +49,7 @@ absl::StatusOr<v1::Input> MakeUp(const v1::TensorSignature& signature, const Ben
 }
 
 // All tensors of the file, or one made up for each signature.
-absl::StatusOr<std::vector<v1::Input>> MakeInputs(const v1::Pipeline& pipeline,
-                                                  const std::vector<v1::TensorSignature>& signatures,
+absl::StatusOr<std::vector<v1::Input>> MakeInputs(const std::vector<v1::TensorSignature>& signatures,
                                                   const BenchInput& options, Session& session) {
   std::vector<v1::Input> inputs;
   if (!options.file.empty()) {
@@ -57,28 +61,66 @@ absl::StatusOr<std::vector<v1::Input>> MakeInputs(const v1::Pipeline& pipeline,
     }
     return inputs;
   }
-  BenchInput with_sequence = options;
-  if (options.sequence == 0) {
-    const absl::StatusOr<ByteModel> bytes = AsByteModel(pipeline, 0);
-    if (bytes.ok()) with_sequence.sequence = bytes->sequence;
-  }
   for (const v1::TensorSignature& signature : signatures) {
-    PENSTOCK_ASSIGN_OR_RETURN(inputs.emplace_back(), MakeUp(signature, with_sequence));
+    PENSTOCK_ASSIGN_OR_RETURN(inputs.emplace_back(), MakeUp(signature, options));
   }
   return inputs;
 }
 
+// With the length of rows that the pipeline's model has, where it has one.
+BenchInput WithSequence(BenchInput input, const v1::Pipeline& pipeline) {
+  if (input.sequence > 0) return input;
+  const absl::StatusOr<ByteModel> bytes = AsByteModel(pipeline, 0);
+  if (bytes.ok()) input.sequence = bytes->sequence;
+  return input;
+}
+
+absl::StatusOr<v1::TensorSignature> SignatureOf(const inference::ModelMetadataResponse::TensorMetadata& tensor) {
+  v1::TensorSignature signature;
+  signature.set_name(tensor.name());
+  v1::DataType type = v1::DATA_TYPE_UNSPECIFIED;
+  if (!v1::DataType_Parse("DATA_TYPE_" + tensor.datatype(), &type) || type == v1::DATA_TYPE_UNSPECIFIED) {
+    return UsageError("PIPELINE", absl::StrCat("has an input that can't be made, ", tensor.name(), ": its type is ",
+                                               tensor.datatype()));
+  }
+  signature.set_type(type);
+  for (const int64_t size : tensor.shape()) signature.add_shape(size);
+  return signature;
+}
+
 }  // namespace
+
+absl::Duration PatienceOf(const Session& session) { return absl::Seconds(session.options().timeout_seconds); }
 
 absl::StatusOr<v1::InferRequest> MakeInferRequest(const v1::Pipeline& pipeline, const BenchInput& input,
                                                   Session& session) {
   const auto& signatures = pipeline.signature().inputs();
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<v1::Input> inputs,
-                            MakeInputs(pipeline, {signatures.begin(), signatures.end()}, input, session));
+                            MakeInputs({signatures.begin(), signatures.end()}, WithSequence(input, pipeline), session));
   v1::InferRequest request;
   request.set_pipeline(pipeline.name());
-  request.mutable_reply()->mutable_wait_for()->set_seconds(60);
+  *request.mutable_reply()->mutable_wait_for() = ToMessage(std::min(PatienceOf(session), kLongestWait));
   for (v1::Input& one : inputs) *request.add_inputs() = std::move(one);
+  return request;
+}
+
+absl::StatusOr<inference::ModelInferRequest> MakeModelRequest(const inference::ModelMetadataResponse& model,
+                                                              const BenchInput& input, Session& session) {
+  std::vector<v1::TensorSignature> signatures;
+  for (const auto& tensor : model.inputs()) {
+    PENSTOCK_ASSIGN_OR_RETURN(signatures.emplace_back(), SignatureOf(tensor));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<v1::Input> inputs, MakeInputs(signatures, input, session));
+  inference::ModelInferRequest request;
+  request.set_model_name(model.name());
+  for (v1::Input& one : inputs) {
+    const v1::TensorHeader& header = one.tensor().header();
+    inference::ModelInferRequest::InferInputTensor& tensor = *request.add_inputs();
+    tensor.set_name(one.name());
+    tensor.set_datatype(v1::DataType_Name(header.type()).substr(std::string_view("DATA_TYPE_").size()));
+    *tensor.mutable_shape() = header.shape();
+    request.add_raw_input_contents(std::move(*one.mutable_tensor()->mutable_data()));
+  }
   return request;
 }
 
@@ -91,11 +133,12 @@ absl::StatusOr<v1::TrainStepRequest> MakeTrainRequest(const v1::Pipeline& pipeli
   std::vector<v1::TensorSignature> signatures(pipeline.signature().inputs().begin(),
                                               pipeline.signature().inputs().end());
   signatures.push_back(target);
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<v1::Input> inputs, MakeInputs(pipeline, signatures, input, session));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<v1::Input> inputs,
+                            MakeInputs(signatures, WithSequence(input, pipeline), session));
   v1::TrainStepRequest request;
   request.set_pipeline(pipeline.name());
   request.set_learning_rate(0);
-  request.mutable_reply()->mutable_wait_for()->set_seconds(60);
+  *request.mutable_reply()->mutable_wait_for() = ToMessage(std::min(PatienceOf(session), kLongestWait));
   for (v1::Input& one : inputs) {
     (one.name() == target.name() ? *request.mutable_target() : *request.add_inputs()) = std::move(one);
   }

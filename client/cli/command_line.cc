@@ -168,6 +168,9 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& argument
   } catch (const CLI::CallForHelp&) {
     *world.out << Deepest(&app)->help();
     return Ended(world, ExitCode::kSuccess);
+  } catch (const CLI::CallForVersion& version) {
+    *world.out << version.what() << "\n";
+    return Ended(world, ExitCode::kSuccess);
   } catch (const CLI::ParseError& error) {
     const std::string unknown = UnknownArgument(app, arguments);
     const std::string words = CommandWords(*Deepest(&app));
@@ -212,6 +215,7 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
   app.formatter(ExamplesFirst());
   app.footer(kExamples);
   app.set_help_flag("-h,--help", "Show examples and options");
+  app.set_version_flag("--version", "penstock " PENSTOCK_VERSION, "Show the version of this program");
   GlobalOptions options;
   std::string dump;
   AddGlobalOptions(app, options, dump);
@@ -230,9 +234,11 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
   AddScheduleCommands(table);
   AddTraceCommand(table);
   AddTopCommand(table);
+  AddStatsCommand(table);
   AddBenchCommand(table);
   AddHealthCommand(table);
   AddDrainCommand(table);
+  AddLogCommands(table);
   AddConfigCommand(table);
   AddDoctorCommand(table);
   AddCompletionCommand(table);

@@ -103,7 +103,9 @@ Finding Daemon(const MachineFacts& facts) {
     return {"penstockd", Level::kFail, facts.daemon_path + ": " + facts.daemon_problem,
             "LibTorch or another library is missing: deploy/setup.sh, then build it again"};
   }
-  return {"penstockd", Level::kOk, facts.daemon_version + " runs, LibTorch and all libraries are found", ""};
+  const std::string torch = facts.daemon_torch.empty() ? "LibTorch" : facts.daemon_torch;
+  return {"penstockd", Level::kOk, absl::StrCat(facts.daemon_version, " runs; ", torch, " and all libraries are found"),
+          ""};
 }
 
 }  // namespace

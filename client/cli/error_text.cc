@@ -53,6 +53,8 @@ constexpr auto kReasonHints = std::to_array<Hint>({
     {"STORAGE_FULL", "free space at the daemon, in its --state-dir or --model-root, or raise the limit that is named"},
     {"DEVICE_MEMORY", "use smaller batches, more micro-batches, or --checkpoint always"},
     {"STARTING", "wait for it: penstock health --wait 60"},
+    {"PIPELINE_REFORMING", "wait until the lost rank is back: penstock status"},
+    {"GROUP_INCOMPLETE", "wait until all ranks are there: penstock status"},
     {"DRAINING", "the daemon is shutting down; wait for the next one"},
     {"REQUEST_ID_REUSED", "this --request-id belongs to another request"},
     {"CREDENTIAL_MISSING", "say who you are: --tls-cert with --tls-key, or --token-file"},

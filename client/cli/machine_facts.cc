@@ -132,21 +132,49 @@ std::string FindProgram(const std::string& name) {
   return "";
 }
 
-// What a daemon answers to --version shows whether LibTorch and every other library is found.
+// What a command prints, 64 KiB of it, and whether it ends well.
+std::string OutputOf(const std::string& command, bool* good) {
+  *good = false;
+  FILE* pipe = popen((command + " 2>&1").c_str(), "re");
+  if (pipe == nullptr) return "";
+  std::string text;
+  char piece[256];
+  while (fgets(piece, sizeof(piece), pipe) != nullptr && text.size() < size_t{64} << 10) text += piece;
+  *good = pclose(pipe) == 0;
+  return text;
+}
+
+// What a daemon answers to --version shows whether LibTorch and every other library is found; which LibTorch, the
+// dynamic linker tells.
 void AskDaemon(const std::string& name, MachineFacts* facts) {
   facts->daemon_path = FindProgram(name);
   if (facts->daemon_path.empty() || facts->daemon_path.find('\'') != std::string::npos) return;
-  FILE* pipe = popen(("'" + facts->daemon_path + "' --version 2>&1").c_str(), "re");
-  if (pipe == nullptr) return;
-  std::string text;
-  char piece[256];
-  while (fgets(piece, sizeof(piece), pipe) != nullptr && text.size() < 4096) text += piece;
-  const bool good = pclose(pipe) == 0;
+  const std::string quoted = "'" + facts->daemon_path + "'";
+  bool good = false;
+  const std::string text = OutputOf(quoted + " --version", &good);
   const std::string line(absl::StripAsciiWhitespace(text));
   (good ? facts->daemon_version : facts->daemon_problem) = line.substr(0, line.find('\n'));
+  if (good) facts->daemon_torch = TorchOf(OutputOf("LD_TRACE_LOADED_OBJECTS=1 " + quoted, &good));
 }
 
 }  // namespace
+
+std::string TorchOf(const std::string& libraries) {
+  for (const absl::string_view line : absl::StrSplit(libraries, '\n')) {
+    const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+    if (words.size() < 3 || words[0] != "libtorch_cpu.so" || words[1] != "=>" || words[2][0] != '/') continue;
+    const fs::path folder = fs::path(words[2]).parent_path();
+    std::ifstream about(folder.parent_path() / "version.py");  // a wheel has it
+    for (std::string text; std::getline(about, text);) {
+      const std::vector<std::string> parts = absl::StrSplit(text, '\'');
+      if (parts.size() == 3 && parts[0] == "__version__ = ") {
+        return absl::StrCat("torch ", parts[1], " of ", folder.parent_path().string());
+      }
+    }
+    return absl::StrCat("LibTorch of ", folder.string());
+  }
+  return "";
+}
 
 MachineFacts ReadMachineFacts(const std::string& state_dir, const std::string& daemon) {
   MachineFacts facts;

@@ -31,11 +31,15 @@ struct MachineFacts {
   std::string daemon_path;         // "": no penstockd was found
   std::string daemon_version;      // its answer to --version; "": it can't run
   std::string daemon_problem;      // what it said instead
+  std::string daemon_torch;        // "torch 2.11.0 of FOLDER", which it loads; "": not known
 };
 
 // Reads them; writes and removes one small file in the state folder. `daemon` is a path or a name; a name is looked for
 // beside this program and on the path.
 MachineFacts ReadMachineFacts(const std::string& state_dir, const std::string& daemon);
+
+// The torch that a program loads, by the dynamic linker's list of its libraries; "" if it loads none.
+std::string TorchOf(const std::string& libraries);
 
 // Where the daemon keeps its state by default: the default of its --state-dir.
 std::string DefaultStateDir();

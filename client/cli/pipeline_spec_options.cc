@@ -236,6 +236,15 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("X");
   command->add_option("--inference-max-wait", o->inference_max_wait, "Until it may; 0: as long as it takes alone")
       ->type_name("SECONDS");
+  command->add_flag("--dynamic-batching", o->dynamic_batching, "Requests of inference that wait together run as one");
+  command->add_option("--batch-rows", o->batch_rows, "Of a batch of requests at most; unset: 64")->type_name("N");
+  command->add_option("--batch-micro-batch-rows", o->batch_micro_batch_rows, "That it is split into for the stages")
+      ->type_name("N");
+  command
+      ->add_option("--batch-delay", o->batch_delay,
+                   "That a request waits for others where it could run; unset: on one lane, after a batch, an eighth "
+                   "of its time")
+      ->type_name("SECONDS");
 }
 
 absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o, Session& session, bool needs_model) {
@@ -271,6 +280,12 @@ absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o,
   if (o.inference_share.has_value()) spec.mutable_bubble_filling()->set_inference_share(*o.inference_share);
   if (o.inference_max_wait.has_value()) spec.mutable_bubble_filling()->set_max_wait_seconds(*o.inference_max_wait);
   if (o.planning_seconds.has_value()) spec.set_planning_seconds(*o.planning_seconds);
+  if (o.dynamic_batching) spec.mutable_dynamic_batching();
+  if (o.batch_rows.has_value()) spec.mutable_dynamic_batching()->set_max_rows(*o.batch_rows);
+  if (o.batch_micro_batch_rows.has_value()) {
+    spec.mutable_dynamic_batching()->set_micro_batch_rows(*o.batch_micro_batch_rows);
+  }
+  if (o.batch_delay.has_value()) spec.mutable_dynamic_batching()->set_max_delay_seconds(*o.batch_delay);
   return spec;
 }
 

@@ -54,6 +54,10 @@ struct PipelineSpecOptions {
   std::string bubble_filling;
   std::optional<double> inference_share;
   std::optional<double> inference_max_wait;
+  bool dynamic_batching = false;
+  std::optional<int64_t> batch_rows;
+  std::optional<int64_t> batch_micro_batch_rows;
+  std::optional<double> batch_delay;
   std::optional<double> planning_seconds;
 };
 

@@ -111,6 +111,18 @@ std::string PlanDetailText(const v1::Plan& plan) {
     if (skip.bytes() > 0) absl::StrAppend(&text, ", ", BytesText(skip.bytes()), " per micro-batch");
     text += "\n";
   }
+  for (const v1::LinkPlan& link : plan.links()) {
+    absl::StrAppend(&text, &link == &plan.links(0) ? "\nLinks     " : "          ", "rank ", link.rank(), " - ",
+                    link.other_rank(), ": ",
+                    link.measured() ? absl::StrCat(Milliseconds(link.latency_seconds(), 3), ", ",
+                                                   BytesText(static_cast<int64_t>(link.bytes_per_second())), "/s\n")
+                                    : "not measured\n");
+  }
+  for (const v1::TransferPlan& transfer : plan.transfers()) {
+    absl::StrAppend(&text, &transfer == &plan.transfers(0) ? "\nTransfers " : "          ", "stage ",
+                    transfer.from_stage(), " -> ", transfer.to_stage(), ": ", BytesText(transfer.bytes()), ", ",
+                    Milliseconds(transfer.seconds(), 3), " predicted\n");
+  }
   for (const std::string& sentence : plan.why()) {
     absl::StrAppend(&text, &sentence == &plan.why(0) ? "\nWhy       " : "          ", sentence, "\n");
   }

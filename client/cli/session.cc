@@ -15,7 +15,20 @@ namespace penstock {
 
 Clock* Session::clock() const { return world_.clock != nullptr ? world_.clock : RealClock(); }
 
-absl::StatusOr<std::unique_ptr<PipelineClient>> Session::NewClient(absl::Duration patience) const {
+namespace {
+
+// An option that the client finds wrong is the command's.
+absl::StatusOr<std::unique_ptr<PipelineClient>> NewClient(ClientOptions options, const std::string& server_option) {
+  absl::StatusOr<std::unique_ptr<PipelineClient>> client = PipelineClient::Create(std::move(options));
+  if (client.ok()) return client;
+  const std::string field = ValuesOf(client.status())["field"];
+  return UsageError(field == "server" ? server_option : "--" + field,
+                    std::string(absl::StripPrefix(client.status().message(), field + ": ")));
+}
+
+}  // namespace
+
+ClientOptions Session::OptionsOf(absl::Duration patience) const {
   ClientOptions options;
   options.address = options_.server;
   options.caller = options_.caller;
@@ -23,32 +36,42 @@ absl::StatusOr<std::unique_ptr<PipelineClient>> Session::NewClient(absl::Duratio
   options.traceparent = world_.traceparent;
   options.call_deadline = absl::Seconds(options_.timeout_seconds);
   if (options_.timeout_given && !endless_) options.total_deadline = options.call_deadline;
+  options.work_stream = work_stream_;
   options.retry.give_up_after = patience;
   options.channel = world_.channel;
   options.clock = world_.clock;
-  return PipelineClient::Create(std::move(options));
+  return options;
 }
 
 absl::StatusOr<PipelineClient*> Session::Client(absl::Duration patience) {
   absl::MutexLock lock(&mu_);
   if (client_ == nullptr) {
-    absl::StatusOr<std::unique_ptr<PipelineClient>> client = NewClient(patience);
-    if (!client.ok()) {
-      const std::string field = ValuesOf(client.status())["field"];
-      return UsageError("--" + field, std::string(absl::StripPrefix(client.status().message(), field + ": ")));
-    }
-    client_ = *std::move(client);
+    PENSTOCK_ASSIGN_OR_RETURN(client_, NewClient(OptionsOf(patience), "--server"));
     if (cancelled_) client_->CancelCalls();
   }
   return client_.get();
 }
 
-absl::StatusOr<std::unique_ptr<PipelineClient>> Session::LastClient() const { return NewClient(absl::ZeroDuration()); }
+absl::StatusOr<PipelineClient*> Session::ClientOf(const std::string& option, const std::string& address) {
+  ClientOptions options = OptionsOf(absl::Seconds(2));
+  options.address = address;
+  options.channel = nullptr;
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<PipelineClient> client, NewClient(std::move(options), option));
+  absl::MutexLock lock(&mu_);
+  if (cancelled_) client->CancelCalls();
+  others_.push_back(std::move(client));
+  return others_.back().get();
+}
+
+absl::StatusOr<std::unique_ptr<PipelineClient>> Session::LastClient() const {
+  return PipelineClient::Create(OptionsOf(absl::ZeroDuration()));
+}
 
 void Session::CancelCalls() {
   absl::MutexLock lock(&mu_);
   cancelled_ = true;
   if (client_ != nullptr) client_->CancelCalls();
+  for (const auto& other : others_) other->CancelCalls();
   world_.stop->Stop();
 }
 

@@ -60,13 +60,13 @@ struct CommandWorld {
   std::function<std::unique_ptr<Terminal>()> open_terminal;  // null, or returns null: there is none
 
   // Usually only tests set these.
-  std::shared_ptr<grpc::Channel> channel;
-  Clock* clock = nullptr;  // null: the machine's
+  std::shared_ptr<grpc::Channel> channel;  // instead of connecting to --server
+  Clock* clock = nullptr;                  // null: the machine's
 };
 
 // One command's surroundings.
 //
-// Owns:      the client, made at the first use.
+// Owns:      the clients, each made at its first use.
 // Threads:   the command's own, but CancelCalls(), which may come from any.
 class Session {
  public:
@@ -88,9 +88,15 @@ class Session {
   // The client; `patience` is how long it tries to reach a daemon that does not answer, set by the first use.
   absl::StatusOr<PipelineClient*> Client(absl::Duration patience = absl::Seconds(2)) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // The same of another server, which `option` names, with the same caller and credentials.
+  absl::StatusOr<PipelineClient*> ClientOf(const std::string& option, const std::string& address)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
   // The command goes on as long as it is let: --timeout bounds each of its calls, not all of them together. Before
   // Client().
   void set_endless() { endless_ = true; }
+  // Calls of work share one stream. Before Client().
+  void set_work_stream() { work_stream_ = true; }
 
   // A client for the last duties after an interrupt, which ended all calls of the other one.
   absl::StatusOr<std::unique_ptr<PipelineClient>> LastClient() const;
@@ -121,17 +127,19 @@ class Session {
   bool unstable() const { return unstable_; }
 
  private:
-  absl::StatusOr<std::unique_ptr<PipelineClient>> NewClient(absl::Duration patience) const;
+  ClientOptions OptionsOf(absl::Duration patience) const;
 
   const GlobalOptions options_;
   const CommandWorld world_;
   bool endless_ = false;
+  bool work_stream_ = false;
   bool partial_ = false;
   bool unstable_ = false;
 
   mutable absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<PipelineClient> client_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<PipelineClient>> others_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace penstock

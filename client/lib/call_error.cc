@@ -68,6 +68,12 @@ void ReadPushback(const grpc::ClientContext& context, CallError* error) {
 
 }  // namespace
 
+absl::Status CancelledByClient() {
+  return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the client cancelled the call");
+}
+
+CallError DecodeMessageError(const google::rpc::Status& message) { return FromDetails(message); }
+
 CallError DecodeCallError(const grpc::Status& status, const grpc::ClientContext& context) {
   if (status.ok()) return {};
   google::rpc::Status message;

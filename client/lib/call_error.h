@@ -34,8 +34,14 @@ struct CallError {
 // Decodes a finished attempt; the context must be that of the attempt.
 CallError DecodeCallError(const grpc::Status& status, const grpc::ClientContext& context);
 
+// The end of calls whose client was cancelled.
+absl::Status CancelledByClient();
+
 // The server broke the protocol: INTERNAL with reason BUG.
 absl::Status ServerBug(std::string_view what);
+
+// Decodes the error of an attempt that was an answer on a stream.
+CallError DecodeMessageError(const google::rpc::Status& message);
 
 // Decodes an error that travels inside a message: of a handle, or of one name in a batch.
 absl::Status StatusFromMessage(const google::rpc::Status& message);

@@ -17,10 +17,6 @@
 namespace penstock {
 namespace {
 
-absl::Status Cancelled() {
-  return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the client cancelled the call");
-}
-
 // Which program this is: what holds an accumulation, beside the caller.
 const std::string& ProcessSession() {
   static const std::string session = [] {
@@ -52,12 +48,12 @@ absl::Status CallRunner::Run(absl::Duration deadline, std::string_view request_i
   while (true) {
     CallError error = RunOnce(deadline_nanos, attempt);
     if (error.ok()) return absl::OkStatus();
-    if (cancelled()) return Cancelled();
+    if (cancelled()) return CancelledByClient();
     const std::optional<absl::Duration> delay = retries.NextDelay(error, clock_->NowNanos(), deadline_nanos);
     if (!delay.has_value()) {
       return request_id.empty() ? error.status : WithValue(std::move(error.status), "request_id", request_id);
     }
-    if (!Sleep(*delay)) return Cancelled();
+    if (!Sleep(*delay)) return CancelledByClient();
   }
 }
 
@@ -67,18 +63,22 @@ CallError CallRunner::RunOnce(int64_t deadline_nanos, const Attempt& attempt) {
   grpc::ClientContext context;
   const absl::Duration left = absl::Nanoseconds(deadline_nanos) - absl::Nanoseconds(clock_->NowNanos());
   context.set_deadline(absl::ToChronoTime(absl::Now() + left));
-  if (!caller_.empty()) context.AddMetadata("penstock-caller", caller_);
-  context.AddMetadata("penstock-session", ProcessSession());
-  if (!traceparent_.empty()) context.AddMetadata("traceparent", traceparent_);
+  AddCaller(&context);
   {
     absl::MutexLock lock(&mu_);
-    if (cancelled_) return {Cancelled(), {}, true};
+    if (cancelled_) return {CancelledByClient(), {}, true};
     under_way_.insert(&context);
   }
   CallError error = attempt(context);
   absl::MutexLock lock(&mu_);
   under_way_.erase(&context);
   return error;
+}
+
+void CallRunner::AddCaller(grpc::ClientContext* context) const {
+  if (!caller_.empty()) context->AddMetadata("penstock-caller", caller_);
+  context->AddMetadata("penstock-session", ProcessSession());
+  if (!traceparent_.empty()) context->AddMetadata("traceparent", traceparent_);
 }
 
 bool CallRunner::Sleep(absl::Duration delay) {

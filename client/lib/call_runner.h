@@ -38,6 +38,9 @@ class CallRunner {
   absl::Status Run(absl::Duration deadline, std::string_view request_id, const Attempt& attempt)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Adds who calls to the metadata of a call.
+  void AddCaller(grpc::ClientContext* context) const;
+
   void CancelAll() ABSL_LOCKS_EXCLUDED(mu_);
   bool cancelled() const ABSL_LOCKS_EXCLUDED(mu_);
 

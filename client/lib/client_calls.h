@@ -14,6 +14,7 @@
 #include "client/lib/request_id.h"
 #include "engine/base/status_macros.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "inference/grpc_service.grpc.pb.h"
 #include "penstock/v1/admin_service.grpc.pb.h"
 #include "penstock/v1/handle_service.grpc.pb.h"
 #include "penstock/v1/insight_service.grpc.pb.h"
@@ -53,6 +54,7 @@ struct PipelineClient::Stubs {
         journals(control),
         models(control),
         model_data(tensors),
+        inference(tensors),
         admin(control),
         health(control) {}
 
@@ -67,6 +69,7 @@ struct PipelineClient::Stubs {
   v1::JournalService::Stub journals;
   v1::ModelService::Stub models;
   v1::ModelService::Stub model_data;
+  inference::GRPCInferenceService::Stub inference;
   v1::AdminService::Stub admin;
   grpc::health::v1::Health::Stub health;
 };

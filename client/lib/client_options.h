@@ -31,6 +31,9 @@ struct ClientOptions {
   // Of all calls and streams of the client together, from its creation on, whatever each one may take.
   absl::Duration total_deadline = absl::InfiniteDuration();
 
+  // Whether calls of work share one stream (StreamWork), which costs less of each, instead of being calls of their own.
+  bool work_stream = false;
+
   RetryPolicy retry = {};
 
   // Usually only tests set these.

@@ -53,6 +53,11 @@ absl::StatusOr<v1::RenewHandlesResponse> PipelineClient::RenewHandles(const v1::
   return Call(stubs_->handles, &v1::HandleService::Stub::RenewHandles, request);
 }
 
+absl::StatusOr<v1::Handle> PipelineClient::ShareHandle(v1::ShareHandleRequest request) {
+  FillRequestId(&request);
+  return Call(stubs_->handles, &v1::HandleService::Stub::ShareHandle, request, request.request_id());
+}
+
 absl::StatusOr<v1::ReleaseHandlesResponse> PipelineClient::ReleaseHandles(std::span<const std::string> names,
                                                                           const std::string& owner) {
   v1::ReleaseHandlesRequest request;

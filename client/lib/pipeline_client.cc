@@ -7,6 +7,7 @@
 
 #include "client/lib/channel.h"
 #include "client/lib/client_calls.h"
+#include "client/lib/streamed_calls.h"
 #include "engine/wire/caller_name.h"
 
 namespace penstock {
@@ -41,6 +42,11 @@ absl::StatusOr<std::unique_ptr<PipelineClient>> PipelineClient::Create(ClientOpt
     PENSTOCK_ASSIGN_OR_RETURN(auto control, OpenChannel(options.address, ChannelUse::kControl, credentials));
     PENSTOCK_ASSIGN_OR_RETURN(auto tensors, OpenChannel(options.address, ChannelUse::kTensors, credentials));
     client->stubs_ = std::make_unique<Stubs>(control, tensors);
+  }
+  if (options.work_stream) {
+    client->streamed_ = std::make_unique<StreamedCalls>(
+        &client->stubs_->work,
+        [runner = &client->runner_](grpc::ClientContext* context) { runner->AddCaller(context); });
   }
   return client;
 }
@@ -88,6 +94,10 @@ absl::StatusOr<v1::DrainState> PipelineClient::Drain(const v1::DrainRequest& req
   return Call(stubs_->admin, &v1::AdminService::Stub::Drain, request);
 }
 
+absl::StatusOr<v1::SetLogLevelResponse> PipelineClient::SetLogLevel(const v1::SetLogLevelRequest& request) {
+  return Call(stubs_->admin, &v1::AdminService::Stub::SetLogLevel, request);
+}
+
 absl::StatusOr<Health> PipelineClient::CheckHealth(const std::string& service) {
   grpc::health::v1::HealthCheckRequest request;
   request.set_service(service);
@@ -97,7 +107,10 @@ absl::StatusOr<Health> PipelineClient::CheckHealth(const std::string& service) {
   return response->status() == grpc::health::v1::HealthCheckResponse::SERVING ? Health::kServing : Health::kNotServing;
 }
 
-void PipelineClient::CancelCalls() { runner_.CancelAll(); }
+void PipelineClient::CancelCalls() {
+  runner_.CancelAll();
+  if (streamed_ != nullptr) streamed_->Cancel();
+}
 bool PipelineClient::cancelled() const { return runner_.cancelled(); }
 
 }  // namespace penstock

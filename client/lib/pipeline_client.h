@@ -1,7 +1,7 @@
 #pragma once
 
-// The client's side of penstock.v1. One class for all services: their calls share connections, a time limit, retries and an
-// end (CancelCalls). Each service's methods stand in a file of its own.
+// The client's side of penstock.v1, and what of the Open Inference Protocol a load needs. One class for all services: their
+// calls share connections, a time limit, retries and an end (CancelCalls). Each service's methods stand in a file of its own.
 
 #include <functional>
 #include <memory>
@@ -17,6 +17,7 @@
 #include "client/lib/model_upload.h"
 #include "client/lib/tensor_download.h"
 #include "client/lib/tensor_upload.h"
+#include "inference/grpc_service.pb.h"
 #include "penstock/v1/admin.pb.h"
 #include "penstock/v1/handle.pb.h"
 #include "penstock/v1/insight.pb.h"
@@ -32,6 +33,8 @@ namespace penstock {
 std::string PipelineName(std::string_view name);
 // "resnet.pt2" -> "models/resnet.pt2", in the same way.
 std::string ModelName(std::string_view name);
+
+class StreamedCalls;
 
 // Answers of `grpc.health.v1`.
 enum class Health { kServing, kNotServing, kServiceUnknown };
@@ -87,6 +90,8 @@ class PipelineClient {
   // Every page. `owner`: for admins, whose, or - for all; empty: the caller's own.
   absl::StatusOr<std::vector<v1::Handle>> ListHandles(const std::string& parent, const std::string& owner = "");
   absl::StatusOr<v1::RenewHandlesResponse> RenewHandles(const v1::RenewHandlesRequest& request);
+  // Another caller's handle of the same values.
+  absl::StatusOr<v1::Handle> ShareHandle(v1::ShareHandleRequest request);
   absl::StatusOr<v1::ReleaseHandlesResponse> ReleaseHandles(std::span<const std::string> names,
                                                             const std::string& owner = "");
   // Releases handles that nobody needs any more, after CancelCalls() too. A failure leaves them to their leases.
@@ -141,9 +146,16 @@ class PipelineClient {
   absl::StatusOr<v1::BackUpJournalResponse> BackUpJournal(const v1::BackUpJournalRequest& request);
   absl::StatusOr<std::vector<v1::HistoryStep>> GetHistory(const std::string& pipeline);  // every page
 
+  // Open Inference Protocol, of this daemon or of another server. Models have no prefix: "gpt".
+  absl::StatusOr<inference::ModelMetadataResponse> ModelMetadata(const std::string& model);
+  absl::StatusOr<inference::ModelInferResponse> ModelInfer(const inference::ModelInferRequest& request);
+  // Fails: NOT_FOUND where the server has no statistics of it, too.
+  absl::StatusOr<inference::ModelStatistics> ModelStatistics(const std::string& model);
+
   // The daemon.
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
   absl::StatusOr<v1::DrainState> Drain(const v1::DrainRequest& request);
+  absl::StatusOr<v1::SetLogLevelResponse> SetLogLevel(const v1::SetLogLevelRequest& request);
   absl::StatusOr<Health> CheckHealth(const std::string& service);
 
   void CancelCalls();
@@ -161,7 +173,8 @@ class PipelineClient {
 
   // A work call: request_id, tensors that are too large, deadline.
   template <typename Response, typename Method, typename Request>
-  absl::StatusOr<Response> Work(Method method, Request request);
+  absl::StatusOr<Response> Work(Method method, Request* (v1::StreamWorkRequest::*request_on)(),
+                                Response* (v1::StreamWorkResponse::*response_on)(), Request request);
 
   // Lists page after page.
   template <typename Item, typename Stub, typename Method, typename Request, typename ItemsOf>
@@ -171,6 +184,7 @@ class PipelineClient {
   CallRunner runner_;
   CallRunner last_runner_;  // never cancelled
   std::unique_ptr<Stubs> stubs_;
+  std::unique_ptr<StreamedCalls> streamed_;  // null: calls of work are calls of their own
 };
 
 }  // namespace penstock

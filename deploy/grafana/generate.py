@@ -130,7 +130,7 @@ def dashboard() -> dict[str, Any]:
                 },
                 variable("job", "label_values(penstock_build_info, job)", "Job"),
                 variable("instance", 'label_values(penstock_build_info{job=~"$job"}, instance)', "Daemon"),
-                variable("pipeline", f"label_values(penstock_schedule_info{{{D}}}, pipeline)", "Pipeline"),
+                variable("pipeline", f"label_values(penstock_stage_info{{{D}}}, pipeline)", "Pipeline"),
                 variable("lane", f"label_values(penstock_stage_info{{{S}}}, lane)", "Lane"),
             ]
         },

@@ -176,6 +176,20 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 kind="heatmap",
                 anchor="penstockqueuesaturated",
             ),
+            Panel(
+                "Requests per run of inference",
+                "How many requests ran as one. Bad: near 1 with dynamic batching while calls wait.",
+                "none",
+                [
+                    (
+                        over(
+                            f'sum by (pipeline) (rate(penstock_batches_started_total{{{S},mode="infer"}}{R}))',
+                            f"sum by (pipeline) (rate(penstock_inference_runs_total{{{S}}}{R}))",
+                        ),
+                        "{{pipeline}}",
+                    )
+                ],
+            ),
         ],
     ),
     (
@@ -388,6 +402,42 @@ ROWS: list[tuple[str, list[Panel]]] = [
                         "{{pipeline}} {{src}}",
                     )
                 ],
+            ),
+        ],
+    ),
+    (
+        "Is the group of ranks whole?",
+        [
+            Panel(
+                "Ranks missing",
+                "Ranks that the group needs and that do not take part. Bad: above 0; pipelines with a stage there stand still.",
+                "none",
+                [
+                    (
+                        f"max by (instance) (penstock_group_ranks_expected{{{D}}} - penstock_group_ranks{{{D}}})",
+                        "{{instance}}",
+                    )
+                ],
+                anchor="penstockrankmissing",
+            ),
+            Panel(
+                "Re-formings",
+                "How often the group was complete again, after it had lost a rank or an edge. Bad: again and again.",
+                "none",
+                [(f"sum by (instance) (increase(penstock_group_reformings_total{{{D}}}{R}))", "{{instance}}")],
+                anchor="penstockgroupunstable",
+            ),
+            Panel(
+                "Bytes by link",
+                "Tensors that come from one rank to another, counted by the receiver. Bad: a link that is flat while others move.",
+                "Bps",
+                [
+                    (
+                        f"sum by (from, to, carrier) (rate(penstock_peer_received_bytes_total{{{D}}}{R}))",
+                        "{{from}} to {{to}} by {{carrier}}",
+                    )
+                ],
+                anchor="penstockgroupunstable",
             ),
         ],
     ),

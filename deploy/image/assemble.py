@@ -7,7 +7,8 @@ TARGET is daemon-cpu, daemon (with CUDA) or cli; --build is the build folder of 
 build stage; the tests call it without a container engine. There is no shell, package manager or compiler in the result.
 
 What it guarantees, or it ends with a sentence:
-  complete      every library that a program or library names is there, found by the image's own linker cache
+  complete      every library that a program or library names, or opens by its name, is there, found by the image's own
+                linker cache
   small         daemon-cpu has no CUDA library but the two that LibTorch's CPU part names itself
   reproducible  the same inputs give the same names, modes, owners, times (SOURCE_DATE_EPOCH, default 0) and bytes
   accounted     a bill of materials (SPDX 2.3, JSON) names each file with its checksum and each package with its version
@@ -16,9 +17,6 @@ What it guarantees, or it ends with a sentence:
 from __future__ import annotations
 
 import argparse
-import functools
-import hashlib
-import json
 import os
 import pathlib
 import re
@@ -26,6 +24,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+from bill import Bill
+from origins import Origins, Problem, libraries_of, library_in_cache, project_version, run
 
 USER = 65532
 HOME = "home/penstock"
@@ -37,6 +38,8 @@ PROGRAMS = {
     "daemon": ("server/penstockd", "client/cli/penstock"),
     "cli": ("client/cli/penstock",),
 }
+# What a daemon opens by name, where ranks use it. TCP is a part of UCX itself; its plugins, for other networks, stay out.
+OPENED_BY_NAME = ("libucp.so.0", "libucs.so.0")
 # Where state, scratch files and the configuration are mounted; mount points must exist under a read-only root.
 MOUNT_POINTS = {
     "daemon": ("etc/penstock", "etc/penstock-tls", "etc/penstock-identities", "etc/penstock-tokens", HOME, "tmp", "var/lib/penstock", "var/cache/penstock"),
@@ -44,34 +47,11 @@ MOUNT_POINTS = {
 }
 
 
-class Problem(Exception):
-    """Why there is no image; the message is the whole report."""
-
-
-def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise Problem(f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
-
-
-def libraries_of(file: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Name in the ELF header to path, of everything that the dynamic linker would load for `file`."""
-    found = {}
-    for line in run("ldd", str(file)).splitlines():
-        if match := re.match(r"\s*(\S+) => (\S+) \(0x", line):
-            found[match[1]] = pathlib.Path(match[2])
-        elif match := re.match(r"\s*(/\S+/(ld-linux\S*)) \(0x", line):
-            found[match[2]] = pathlib.Path(match[1])
-        elif "not found" in line:
-            raise Problem(f"{file.name} needs {line.split()[0]}, which is not on this machine")
-    return found
-
-
 class Image:
     def __init__(self, target: str, build: pathlib.Path, out: pathlib.Path, version: str, strip: bool) -> None:
         self.target, self.build, self.out, self.version, self.strip = target, build, out, version, strip
         self.sources: dict[str, pathlib.Path] = {}  # path in the image to where it came from
+        self.origins = Origins(self.sources, version)
 
     def folder(self, name: str, mode: int = 0o755) -> None:
         path = self.out / name
@@ -130,6 +110,8 @@ class Image:
             self.copy(file, f"usr/bin/{file.name}", 0o755)
         if self.target == "daemon":
             files += self.cuda_parts(needed)
+        if self.target != "cli":
+            files += self.opened_by_name(needed)
         for file in files:
             needed.update(libraries_of(file))
         for name, path in sorted(needed.items()):
@@ -139,6 +121,12 @@ class Image:
         self.folder("var/cache/ldconfig")
         run("ldconfig", "-r", str(self.out), "-X", "-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache")
         shutil.rmtree(self.out / "var/cache/ldconfig")
+
+    @staticmethod
+    def opened_by_name(needed: dict[str, pathlib.Path]) -> list[pathlib.Path]:
+        for name in OPENED_BY_NAME:
+            needed[name] = library_in_cache(name)
+        return [needed[name] for name in OPENED_BY_NAME]
 
     def cuda_parts(self, needed: dict[str, pathlib.Path]) -> list[pathlib.Path]:
         """LibTorch's CUDA part and the module that opens it; the wheels' libraries come whole: some are opened by name."""
@@ -169,87 +157,16 @@ class Image:
                     wheel = next(part for part in licence.parts if part.endswith(".dist-info")).split("-")[0]
                     self.copy(licence, f"usr/share/doc/{wheel}/{licence.name}", 0o644)
                 break
-        for package in sorted({self.package_of(source)[0] for source in self.sources.values()}):
+        for package in sorted({self.origins.package_of(source)[0] for source in self.sources.values()}):
             copyright_file = pathlib.Path("/usr/share/doc") / package / "copyright"
             if copyright_file.exists():
                 self.copy(copyright_file, f"usr/share/doc/{package}/copyright", 0o644)
 
-    _packages: dict[pathlib.Path, tuple[str, str]] = {}
-
-    def package_of(self, source: pathlib.Path) -> tuple[str, str]:
-        """Name and version of the Debian package or wheel that a file is from; ours is from penstock."""
-        if source not in self._packages:
-            self._packages[source] = self.look_up(source)
-        return self._packages[source]
-
-    def look_up(self, source: pathlib.Path) -> tuple[str, str]:
-        if "site-packages" in source.parts:
-            at = source.parts.index("site-packages") + 1
-            site, inside = pathlib.Path(*source.parts[:at]), str(pathlib.Path(*source.parts[at:]))
-            inside = os.path.normpath(inside)
-            for record in site.glob("*.dist-info/RECORD"):
-                if any(line.startswith(inside + ",") for line in record.read_text().splitlines()):
-                    name, version = record.parent.name.removesuffix(".dist-info").split("-", 1)
-                    return name, version
-        if source.is_relative_to("/usr/share/doc"):
-            return source.parts[4], self.debian_versions()[source.parts[4]]
-        package = self.debian_packages().get(str(source)) or self.debian_packages().get("/usr" + str(source))
-        if package:
-            return package, self.debian_versions()[package]
-        return "penstock", self.version
-
-    @functools.cache
-    def debian_packages(self) -> dict[str, str]:
-        """Path to package, of all files that came from Debian: asked for at once, for the answer takes long."""
-        sources = [str(source) for source in self.sources.values() if "site-packages" not in source.parts]
-        asked = [path for source in sources for path in (source, "/usr" + source) if path.startswith(("/usr/lib", "/lib"))]
-        done = subprocess.run(["dpkg-query", "--search", *asked], capture_output=True, text=True)
-        found = {}
-        for line in done.stdout.splitlines():
-            packages, _, path = line.partition(": ")
-            found[path] = packages.split(",")[0].split(":")[0]
-        return found
-
-    @functools.cache
-    def debian_versions(self) -> dict[str, str]:
-        packages = sorted(set(self.debian_packages().values()))
-        lines = run("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *packages).splitlines()
-        return dict(line.split() for line in lines)
-
     def write_bill(self, epoch: int) -> None:
-        files, packages, relations = [], {}, []
+        bill = Bill(f"penstock-{self.target}-{self.version}", f"urn:penstock:{self.target}:{self.version}", "deploy/image/assemble.py")
         for name, source in sorted(self.sources.items()):
-            package, version = self.package_of(source)
-            packages[package] = {
-                "SPDXID": f"SPDXRef-Package-{re.sub('[^A-Za-z0-9.-]', '-', package)}",
-                "name": package,
-                "versionInfo": version,
-                "downloadLocation": "NOASSERTION",
-                "filesAnalyzed": False,
-            }
-            digest = hashlib.sha256((self.out / name).read_bytes()).hexdigest()
-            spdx = f"SPDXRef-File-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-            checksum = {"algorithm": "SHA256", "checksumValue": digest}
-            files.append({"SPDXID": spdx, "fileName": f"/{name}", "checksums": [checksum]})
-            relations.append((packages[package]["SPDXID"], "CONTAINS", spdx))
-        document = {
-            "spdxVersion": "SPDX-2.3",
-            "dataLicense": "CC0-1.0",
-            "SPDXID": "SPDXRef-DOCUMENT",
-            "name": f"penstock-{self.target}-{self.version}",
-            "documentNamespace": f"urn:penstock:{self.target}:{self.version}",
-            "creationInfo": {
-                "created": run("date", "--utc", f"--date=@{epoch}", "+%Y-%m-%dT%H:%M:%SZ").strip(),
-                "creators": ["Tool: deploy/image/assemble.py"],
-            },
-            "packages": [packages[name] for name in sorted(packages)],
-            "files": files,
-            "relationships": [
-                {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
-                for one, kind, other in relations
-            ],
-        }
-        self.text("usr/share/doc/penstock/sbom.spdx.json", json.dumps(document, indent=1) + "\n")
+            bill.add_file(f"/{name}", (self.out / name).read_bytes(), self.origins.package_of(source))
+        self.text("usr/share/doc/penstock/sbom.spdx.json", bill.text(epoch))
 
     def check(self) -> None:
         cuda = {p.name for p in self.out.rglob("*.so*") if CUDA_NAME.match(p.name)} - SMALL_CUDA
@@ -272,19 +189,13 @@ class Image:
         return sum(p.stat().st_size for p in self.out.rglob("*") if p.is_file() and not p.is_symlink())
 
 
-def project_version(root: pathlib.Path) -> str:
-    match = re.search(r"project\(Penstock VERSION ([\d.]+)", (root / "CMakeLists.txt").read_text())
-    assert match
-    return match[1]
-
-
 def main() -> int:
     root = pathlib.Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description="Assembles the files of an image in a folder.")
     parser.add_argument("target", choices=sorted(PROGRAMS))
     parser.add_argument("--build", type=pathlib.Path, required=True, help="build folder of a preset")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the root of the image; must not exist")
-    parser.add_argument("--version", default=project_version(root))
+    parser.add_argument("--version", default=project_version())
     parser.add_argument("--no-strip", action="store_true", help="keep symbol tables (90 MB of LibTorch's)")
     arguments = parser.parse_args()
     if arguments.out.exists():

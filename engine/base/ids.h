@@ -22,7 +22,7 @@ class StrongId {
   constexpr explicit StrongId(Integer value) : value_(value) {}
 
   constexpr Integer value() const { return value_; }
-  constexpr auto operator<=>(const StrongId&) const = default;
+  constexpr auto operator<=>(const StrongId&) const = default;  // NOLINT(modernize-use-nullptr): not ours
 
   template <typename H>
   friend H AbslHashValue(H state, StrongId id) {

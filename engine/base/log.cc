@@ -170,7 +170,7 @@ std::optional<LogLevel> LogLevelFromName(std::string_view name) {
 LogLevel CurrentLogLevel() { return log_level; }
 LogFormat CurrentLogFormat() { return log_format; }
 
-void SetLogLevel(LogLevel level) {
+LogLevel SetLogLevel(LogLevel level) {
   static auto* mu = new absl::Mutex;  // one change at a time
   absl::MutexLock lock(mu);
   const LogLevel before = log_level.load();
@@ -179,6 +179,7 @@ void SetLogLevel(LogLevel level) {
   Log(std::max(LogLevel::kInfo, std::min(before, level)), "log level changed",
       {{"from", std::string(NameOf(before))}, {"to", std::string(NameOf(level))}});
   log_level = level;
+  return before;
 }
 
 int64_t LoggedLines(LogLevel level) { return line_counts[static_cast<size_t>(level)].load(); }

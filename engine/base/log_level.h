@@ -22,7 +22,8 @@ std::optional<LogLevel> LogLevelFromName(std::string_view name);
 LogLevel CurrentLogLevel();
 LogFormat CurrentLogFormat();
 
-// From now on, for all threads. The change itself is logged, whichever of the two levels is the quieter one.
-void SetLogLevel(LogLevel level);
+// From now on, for all threads; returns what was before. The change itself is logged, whichever of the two levels is the
+// quieter one.
+LogLevel SetLogLevel(LogLevel level);
 
 }  // namespace penstock

@@ -11,7 +11,7 @@ bool IsResourceId(std::string_view text) {
   if (text.empty() || text.size() > 63) return false;
   if (text.front() < 'a' || text.front() > 'z' || !IsLowerOrDigit(text.back())) return false;
   for (char c : text) {
-    if (!IsLowerOrDigit(c) && c != '-') return false;
+    if (!IsLowerOrDigit(c) && c != '-' && c != '_') return false;
   }
   return true;
 }

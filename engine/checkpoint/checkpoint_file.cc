@@ -228,7 +228,8 @@ absl::Status CheckpointFolder::RemoveReplaced(const std::string& id) {
 absl::Status CheckpointFolder::CheckFree(const std::string& id) const {
   if (!IsResourceId(id)) {
     return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
-                 "a checkpoint's identifier has 1 to 63 of a-z, 0-9 and -, and begins with a letter")
+                 "a checkpoint's identifier has 1 to 63 of a-z, 0-9, _ and -, begins with a letter and ends with none "
+                 "of _ and -")
         .With("field", "checkpoint_id")
         .With("value", id.substr(0, 64));
   }

@@ -122,9 +122,37 @@ void ShareCores(const std::vector<int>& usable, std::vector<Device>& devices) {
 }  // namespace
 
 std::string CanonicalDeviceName(std::string_view name) {
+  const size_t slash = name.find('/');
+  if (slash != std::string_view::npos && SmallNumber(absl::string_view(name.data(), slash)).has_value()) {
+    const std::string device = CanonicalDeviceName(name.substr(slash + 1));
+    return slash == 1 && name[0] == '0' ? device : absl::StrCat(std::string(name.substr(0, slash)), "/", device);
+  }
   if (name == "cpu") return "cpu:0";
   if (name == "cuda") return "cuda:0";
   return std::string(name);
+}
+
+std::string NameOnRank(Rank rank, const std::string& device) {
+  return rank == Rank(0) ? device : absl::StrCat(rank.value(), "/", device);
+}
+
+std::string LocalDeviceName(const std::string& device) {
+  const size_t slash = device.find('/');
+  return slash == std::string::npos ? device : device.substr(slash + 1);
+}
+
+Device DeviceOfRank(Rank rank, const std::string& name, int64_t memory_limit_bytes, const std::vector<Device>& own) {
+  const DeviceKind kind = absl::StartsWith(name, "cuda:") ? DeviceKind::kCuda : DeviceKind::kCpu;
+  std::vector<const Device*> alike;
+  for (const Device& device : own) {
+    if (device.kind == kind) alike.push_back(&device);
+  }
+  const std::optional<int> index = SmallNumber(absl::string_view(name).substr(name.find(':') + 1));
+  Device device = alike.empty() ? own.front() : *alike[static_cast<size_t>(index.value_or(0)) % alike.size()];
+  device.name = NameOnRank(rank, name);
+  device.memory_limit_bytes = memory_limit_bytes;
+  device.rank = rank;
+  return device;
 }
 
 absl::StatusOr<std::vector<Device>> ParseDevices(const std::vector<std::string>& devices,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/base/ids.h"
 
 namespace penstock {
 
@@ -17,14 +18,17 @@ enum class DeviceKind { kCpu, kCuda };
 
 // One device.
 //
+// Model:     One of another rank's is named with its number, and measured on a device of this process in its stead,
+//            whose kind, index and cores it has here.
 // Units:     `cores` are CPU numbers, those of its thread and LibTorch's; `memory_limit_bytes` bounds what the planner
 //            may place here, 0 means unlimited.
 struct Device {
-  std::string name;  // cpu:0, cuda:1
+  std::string name;  // cpu:0, cuda:1; 1/cpu:0
   std::vector<int> cores;
   int64_t memory_limit_bytes = 0;
   DeviceKind kind = DeviceKind::kCpu;
   int index = 0;  // the 1 of cuda:1
+  Rank rank = {};
 };
 
 // The CUDA devices of this machine, or why there is none.
@@ -34,8 +38,16 @@ struct CudaFound {
   std::string why_none = "CUDA was not opened";
 };
 
-// The name that a device is known by: cpu is cpu:0, cuda is cuda:0; any other name as it is.
+// The name that a device is known by: cpu is cpu:0, cuda is cuda:0, also behind a rank's number, and 0/ goes; any other
+// name as it is.
 std::string CanonicalDeviceName(std::string_view name);
+
+// The name of a rank's device, by which the leader knows it (1/cpu:0); and the one that it has there.
+std::string NameOnRank(Rank rank, const std::string& device);
+std::string LocalDeviceName(const std::string& device);
+
+// A device of another rank as this process, with `own` devices, knows it.
+Device DeviceOfRank(Rank rank, const std::string& name, int64_t memory_limit_bytes, const std::vector<Device>& own);
 
 // Builds the devices of a daemon.
 //

@@ -44,12 +44,16 @@ DevicePool::DevicePool(std::vector<Device> devices, Mode mode) : devices_(std::m
 DevicePool::~DevicePool() = default;
 
 absl::StatusOr<DeviceWorker*> DevicePool::Find(const std::string& device) const {
-  std::string known;
   const std::string wanted = CanonicalDeviceName(device);
   for (const auto& worker : workers_) {
     if (worker->device().name == wanted) return worker.get();
-    absl::StrAppend(&known, known.empty() ? "" : ", ", worker->device().name);
   }
+  return NoSuchDevice(device, devices_);
+}
+
+absl::Status NoSuchDevice(const std::string& device, const std::vector<Device>& devices) {
+  std::string known;
+  for (const Device& one : devices) absl::StrAppend(&known, known.empty() ? "" : ", ", one.name);
   return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
                absl::StrCat("spec.devices: no such device (there are ", known, "), got ", device))
       .With("field", "spec.devices")

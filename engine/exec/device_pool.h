@@ -14,6 +14,9 @@ namespace penstock {
 
 class DeviceWorker;
 
+// INVALID_ARGUMENT / SPEC_INVALID naming a device that is not among those.
+absl::Status NoSuchDevice(const std::string& device, const std::vector<Device>& devices);
+
 // Owns one DeviceWorker per device.
 //
 // Threads:   any method from any thread. In serial mode nothing runs until somebody calls Wait(), and then on that
@@ -26,7 +29,7 @@ class DevicePool {
   ~DevicePool();
 
   const std::vector<Device>& devices() const { return devices_; }
-  // The worker of a device, or NOT_FOUND / SPEC_INVALID naming it.
+  // The worker of a device. Fails: NoSuchDevice().
   absl::StatusOr<DeviceWorker*> Find(const std::string& device) const;
   // Waits for `done`; in serial mode it runs the devices' work meanwhile.
   void Wait(absl::Notification& done);

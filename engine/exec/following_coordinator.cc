@@ -1,9 +1,16 @@
 #include "engine/exec/following_coordinator.h"
 
+#include <algorithm>
+
+#include "engine/base/guard.h"
+#include "engine/base/rank_message.h"
+
 namespace penstock {
 
-FollowingCoordinator::FollowingCoordinator(int lanes, std::vector<int> stages, TiedGradients ties, Hooks hooks)
+FollowingCoordinator::FollowingCoordinator(int lanes, std::vector<int> stages, TiedGradients ties,
+                                           std::shared_ptr<InferenceTicket> ticket, Hooks hooks)
     : hooks_(std::move(hooks)),
+      ticket_(std::move(ticket)),
       open_lanes_(lanes),
       ties_(std::move(ties)),
       ties_missing_(static_cast<int>(stages.size())),
@@ -17,15 +24,23 @@ void FollowingCoordinator::Stop() {
   hooks_.wake();
 }
 
-void FollowingCoordinator::PutTies(const TiedGradients& ties) {
+absl::Status FollowingCoordinator::PutTies(const TiedGradients& ties) {
+  if (ties_missing_.load(std::memory_order_acquire) > 0 || TiesAreIn()) {
+    return BadRankMessage("put_ties", "must come once, when this rank has told its own", "others");
+  }
+  const auto as_many = [](const auto& one, const auto& other) { return one.size() == other.size(); };
+  if (!std::equal(ties_.begin(), ties_.end(), ties.begin(), ties.end(), as_many)) {
+    return BadRankMessage("put_ties.ties.uses", "must be those of the tied parameters", "others");
+  }
   for (size_t group = 0; group < ties_.size(); ++group) {
     for (size_t use = 0; use < ties_[group].size(); ++use) {
       at::Tensor& place = ties_[group][use];
-      if (!place.defined()) place = ties.at(group).at(use);
+      if (!place.defined()) place = ties[group][use];
     }
   }
   ties_in_.store(true, std::memory_order_release);
   hooks_.wake();
+  return absl::OkStatus();
 }
 
 void FollowingCoordinator::Grant(const StepDecision& decision) {
@@ -34,8 +49,14 @@ void FollowingCoordinator::Grant(const StepDecision& decision) {
   hooks_.wake();
 }
 
+void FollowingCoordinator::PutDue() {
+  if (ticket_ == nullptr) return;
+  ticket_->due.store(true, std::memory_order_release);
+  hooks_.wake();
+}
+
 void FollowingCoordinator::Fail(absl::Status status) {
-  hooks_.failed(status);
+  Guarded("what a rank tells", [&] { hooks_.failed(status); }).IgnoreError();  // that it has left early, says it too
   Stop();
 }
 

@@ -2,11 +2,14 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engine/exec/rank_commands.h"
 #include "engine/exec/run_coordinator.h"
+#include "engine/filling/inference_turns.h"
 
 namespace penstock {
 
@@ -16,6 +19,8 @@ namespace penstock {
 // Owns:      what the stages put in, and the decision.
 // Threads:   as RunCoordinator; what the leader says, from any thread.
 // Lifecycle: hooks run on the threads of lanes, and must outlive the run's end.
+// Fails:     what `failed` throws is lost, and the run stops; `left` must throw nothing; what the others throw is an error
+//            of the action in which they are called.
 class FollowingCoordinator final : public RunCoordinator {
  public:
   struct Hooks {
@@ -25,21 +30,24 @@ class FollowingCoordinator final : public RunCoordinator {
     std::function<void(std::vector<NormsOfStage>)> has_norms;
     std::function<void(bool before_the_end)> left;  // once, by the last lane
   };
-  // `stages` are this rank's. `ties`: empty places of all uses, of a run with a step.
-  FollowingCoordinator(int lanes, std::vector<int> stages, TiedGradients ties, Hooks hooks);
+  // `stages` are this rank's. `ties`: empty places of all uses, of a run with a step. `ticket`: of an inference, or null.
+  FollowingCoordinator(int lanes, std::vector<int> stages, TiedGradients ties, std::shared_ptr<InferenceTicket> ticket,
+                       Hooks hooks);
 
   // --- What the leader says.
 
   void Stop();
-  // The entries that this rank has itself stay.
-  void PutTies(const TiedGradients& ties);
+  // Of all uses, once, when this rank has told its own; those stay. Fails: RANK_MESSAGE.
+  absl::Status PutTies(const TiedGradients& ties);
   void Grant(const StepDecision& decision);
+  void PutDue();
+  const std::shared_ptr<InferenceTicket>& ticket() const { return ticket_; }
 
   // --- RunCoordinator.
 
   void Fail(absl::Status status) override;
   bool Stopped() const override { return stopped_.load(std::memory_order_acquire); }
-  bool BeDue(int64_t) override { return false; }
+  bool BeDue(int64_t) override { return ticket_->due.load(std::memory_order_acquire); }  // the leader says when
   void Leave(bool before_the_end) override;
   TiedGradients& ties() override { return ties_; }
   void EndTies() override;
@@ -51,6 +59,7 @@ class FollowingCoordinator final : public RunCoordinator {
 
  private:
   const Hooks hooks_;
+  const std::shared_ptr<InferenceTicket> ticket_;
   std::atomic<bool> stopped_ = false;
   std::atomic<bool> cut_short_ = false;
   std::atomic<int> open_lanes_;

@@ -21,6 +21,22 @@ void LocalCoordinator::Lead(Followers followers) {
   followers_ = std::move(followers);
 }
 
+bool LocalCoordinator::Hold() {
+  int open = open_lanes_.load();
+  while (open > 0 && !open_lanes_.compare_exchange_weak(open, open + 1)) {
+  }
+  return open > 0;
+}
+
+bool LocalCoordinator::BeDue(int64_t now) {
+  if (turns_ == nullptr || !turns_->Claim(*ticket_, now)) return false;
+  if (followers_.due && !told_due_.exchange(true)) {
+    wake_();
+    followers_.due();
+  }
+  return true;
+}
+
 void LocalCoordinator::ExpectValues() {
   expects_values_ = true;
   ++open_lanes_;

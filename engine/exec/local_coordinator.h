@@ -40,10 +40,11 @@ class LocalCoordinator final : public RunCoordinator {
     std::function<void()> stop = {};
     std::function<void(const TiedGradients&)> tie = {};
     std::function<void(const StepDecision&)> grant = {};
+    std::function<void()> due = {};
   };
   void Lead(Followers followers);
-  // The run does not end before one Leave() more.
-  void Hold() { open_lanes_.fetch_add(1, std::memory_order_relaxed); }
+  // The run does not end before one Leave() more. False: it has ended.
+  bool Hold();
   // Values come back from another rank. The run, and its decision, wait for them; EndValues() says that they are there.
   // Before OpenStep().
   void ExpectValues();
@@ -77,7 +78,7 @@ class LocalCoordinator final : public RunCoordinator {
 
   void Fail(absl::Status status) override;
   bool Stopped() const override;
-  bool BeDue(int64_t now) override { return turns_->Claim(*ticket_, now); }
+  bool BeDue(int64_t now) override;
   void Leave(bool before_the_end) override;
   TiedGradients& ties() override { return ties_; }
   void EndTies() override;
@@ -94,6 +95,7 @@ class LocalCoordinator final : public RunCoordinator {
   const std::function<void()> wake_;
   Followers followers_;
   std::atomic<bool> told_to_stop_ = false;
+  std::atomic<bool> told_due_ = false;
   bool expects_values_ = false;
   bool steps_ = false;
   const std::shared_ptr<CancelToken> cancel_;

@@ -74,6 +74,12 @@ absl::Status NotRetained(int64_t step, std::string_view problem) {
       .With("value", absl::StrCat(step));
 }
 
+absl::Status LanesMissing(int rank) {
+  return Error(absl::StatusCode::kUnavailable, "RANK_LOST",
+               absl::StrCat("rank ", rank, " has not said what its lanes did"))
+      .With("rank", absl::StrCat(rank));
+}
+
 bool HasBackward(TraceRun purpose) {
   return purpose == TraceRun::kTrainStep || purpose == TraceRun::kContribution || purpose == TraceRun::kBackward;
 }
@@ -172,23 +178,28 @@ absl::StatusOr<ScheduleReport> PlannedSchedule(const Plan& plan, int micro_batch
   return Simulated(plan, SchedulePurpose::kTrainingStep, micro_batches);
 }
 
+absl::StatusOr<ScheduleReport> MeasuredSchedule(const Plan& plan, const TraceCapture& capture, int64_t step,
+                                                int64_t run) {
+  for (const RankClock& rank : capture.ranks) {
+    if (rank.missing) return LanesMissing(rank.rank);
+  }
+  const std::optional<RunSpan> span = FindRun(capture, step, run);
+  if (!span.has_value()) return ExplainMissing(capture, step);
+  PENSTOCK_ASSIGN_OR_RETURN(ScheduleReport report, Simulated(plan, PurposeOf(span->purpose), span->micro_batches));
+  if (report.lanes != static_cast<int>(capture.lanes.size()) || !AddMeasured(capture, *span, &report)) {
+    return ExplainMissing(capture, step);
+  }
+  AddDeviations(&report);
+  return report;
+}
+
 absl::StatusOr<ScheduleReport> MeasuredSchedule(const Plan& plan, const PipelineMetrics& metrics, int64_t step,
                                                 int64_t run) {
   // Mostly one of the last steps is wanted; the whole ring is read only if it must be.
-  TraceCapture capture = CaptureActions(metrics, kRecentRecords);
-  std::optional<RunSpan> span = FindRun(capture, step, run);
-  for (const bool whole : {false, true}) {
-    if (whole) {
-      capture = CaptureActions(metrics, static_cast<uint64_t>(metrics.lane(0).trace.actions.capacity()));
-      span = FindRun(capture, step, run);
-    }
-    if (!span.has_value()) continue;
-    PENSTOCK_ASSIGN_OR_RETURN(ScheduleReport report, Simulated(plan, PurposeOf(span->purpose), span->micro_batches));
-    if (report.lanes != static_cast<int>(capture.lanes.size()) || !AddMeasured(capture, *span, &report)) continue;
-    AddDeviations(&report);
-    return report;
-  }
-  return ExplainMissing(capture, step);
+  auto report = MeasuredSchedule(plan, CaptureActions(metrics, kRecentRecords), step, run);
+  if (report.status().code() != absl::StatusCode::kOutOfRange) return report;
+  const auto all = static_cast<uint64_t>(metrics.lane(0).trace.actions.capacity());
+  return MeasuredSchedule(plan, CaptureActions(metrics, all), step, run);
 }
 
 }  // namespace penstock

@@ -67,10 +67,14 @@ inline constexpr size_t kMaxDeviations = 20;
 absl::StatusOr<ScheduleReport> PlannedSchedule(const Plan& plan, int micro_batches);
 
 // The last run that computed gradients for optimizer step `step`, as Outcome.step counts (0: the last step that ended),
-// as its lanes' trace rings have it, beside its plan. `run` above 0 asks for that run instead.
+// as a capture of all lanes has it, beside its plan. `run` above 0 asks for that run instead.
 //
 // Fails:     OUT_OF_RANGE / STEP_NOT_RETAINED, saying whether no step has run yet, this one has not, or its records
-//            were overwritten.
+//            were overwritten; UNAVAILABLE / RANK_LOST where the capture is without the lanes of a rank.
+absl::StatusOr<ScheduleReport> MeasuredSchedule(const Plan& plan, const TraceCapture& capture, int64_t step,
+                                                int64_t run = 0);
+
+// The same as the lanes' trace rings have it, which are all of this process.
 absl::StatusOr<ScheduleReport> MeasuredSchedule(const Plan& plan, const PipelineMetrics& metrics, int64_t step,
                                                 int64_t run = 0);
 

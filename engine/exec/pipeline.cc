@@ -62,6 +62,7 @@ absl::Status PipelineImpl::RunToEnd(const LedRun& led, RunOutcome& outcome) {
   const int64_t rows = outcome.micro_batches == 0 ? 0 : (outcome.rows - 1) / outcome.micro_batches + 1;
   const int64_t begin = clock_->NowNanos();
   run->progress = rank_.filling().BeginRun(run->lists.schedule, rows, run->spec.Steps(), begin);
+  ranks_.ClaimTurns(begin);
   const std::vector<StateTimes> before = metrics_->LaneTimes(begin);
   absl::Notification finished;
   led.leader->OnEnd([&] {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/base/cancel_token.h"
+#include "engine/base/ids.h"
 #include "engine/exec/accumulation.h"
 #include "engine/exec/fault_point.h"
 #include "engine/exec/outcome.h"
@@ -110,8 +111,12 @@ class Pipeline {
     // Called with each pass before and after an action of a training run, on the stage's thread. Only tests set this.
     std::function<void(const PassEvent&)> watch_passes;
     PipelineEdits edits;
+    std::string name = {};  // as logs and other ranks know it; may be empty
     // The other processes that stages may stand in; outlives the pipeline. Null: there are none.
     PipelineGroup* group = nullptr;
+    // Called once for each rank that is lost, when the open runs have failed, on any thread; must not block. The pipeline
+    // refuses everything from then on. May be empty.
+    std::function<void(Rank, const absl::Status&)> on_rank_lost = {};
     // Called once the plan is known; returns where to count. Null: counts go nowhere.
     std::function<std::shared_ptr<PipelineMetrics>(const Plan&)> metrics;
   };

@@ -41,11 +41,10 @@ absl::Status CheckRanks(const Plan& plan, const PipelineGroup* group) {
   if (group != nullptr) return absl::OkStatus();
   for (const StagePlan& stage : plan.stages) {
     if (stage.rank == Rank(0)) continue;
-    return Error(
-               absl::StatusCode::kFailedPrecondition, "SPEC_INVALID",
-               absl::StrCat("spec.cut.ranks: ranks other than 0 need several processes, which this daemon does not run "
-                            "yet, got ",
-                            stage.rank.value()))
+    return Error(absl::StatusCode::kFailedPrecondition, "SPEC_INVALID",
+                 absl::StrCat("spec.cut.ranks: ranks other than 0 need other processes, and this daemon is alone "
+                              "(--world-size), got ",
+                              stage.rank.value()))
         .With("field", "spec.cut.ranks")
         .With("value", absl::StrCat(stage.rank.value()));
   }
@@ -81,11 +80,13 @@ absl::StatusOr<std::unique_ptr<Pipeline>> CreateOverRanks(const PipelineSpec& sp
   PENSTOCK_RETURN_IF_ERROR(CheckLanes(draft.plan));
   PENSTOCK_RETURN_IF_ERROR(ClaimOrDropUndo(options, draft.plan));
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
-  PipelineGroup* const group = options.group;
+  PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<PipelineRanks> ranks, options.group->Open(options.name, draft.plan));
+  PipelineRanks& opened = *ranks;
   std::unique_ptr<PipelineImpl> pipeline =
-      AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
-  PENSTOCK_ASSIGN_OR_RETURN(auto others, group->Build(spec, pipeline->plan(), &pipeline->ranks()));
+      AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed), std::move(ranks));
+  PENSTOCK_ASSIGN_OR_RETURN(auto others, opened.Build(spec, &pipeline->ranks()));
   PENSTOCK_RETURN_IF_ERROR(pipeline->ranks().Join(std::move(others)));
+  pipeline->SetIdleReason(Pipeline::IdleReason::kNoWork);  // now also elsewhere
   return pipeline;
 }
 
@@ -97,7 +98,8 @@ absl::StatusOr<Plan> Pipeline::MakePlan(const PipelineSpec& spec, const Options&
 }
 
 absl::StatusOr<PlanSearch> Pipeline::SearchPlans(const PipelineSpec& spec, const Options& options) {
-  PENSTOCK_ASSIGN_OR_RETURN(const Draft draft, CheckSpecification(spec, options));
+  PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
+  FindLinks(options, draft);
   PENSTOCK_ASSIGN_OR_RETURN(const SizeProfile profile,
                             ProfileSizes(draft.request, MeasuringOptions(options, draft), ClockOf(options)));
   return PlanBySearch(draft.request, profile, options.profile.planning, TrialsOnDevices(spec, options, draft));
@@ -109,7 +111,6 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
   PENSTOCK_RETURN_IF_ERROR(CheckRanks(draft.plan, options.group));
   if (options.edits.plan) options.edits.plan(draft.plan);
   if (IsElsewhere(draft.plan)) return CreateOverRanks(spec, std::move(options), std::move(draft));
-  options.group = nullptr;
   PENSTOCK_RETURN_IF_ERROR(ClaimOrDropUndo(options, draft.plan));
   Planning& planning = *options.profile.planning;
   planning.Enter(PlanPhase::kBuilding, 2);
@@ -128,9 +129,10 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
 }
 
 std::unique_ptr<PipelineImpl> AssemblePipeline(const PipelineSpec& spec, Pipeline::Options options, Draft draft,
-                                               PlacedStages placed) {
+                                               PlacedStages placed, std::unique_ptr<PipelineRanks> ranks) {
   PipelineImpl::Parts parts;
-  for (const size_t uses : placed.tie_uses) parts.ties.emplace_back(uses);
+  parts.others = std::move(ranks);
+  parts.tied = std::move(placed.tied);
   parts.engine = EngineParts(spec, options, std::move(placed));
   parts.spec = spec;
   parts.spec.model.loaded_program = nullptr;  // the layers have their tensors; the file's bytes may go
@@ -150,13 +152,23 @@ RankEngine::Parts PipelineImpl::WithOwn(RankEngine::Parts parts) {
   parts.plan = &plan_;
   parts.metrics = metrics_.get();
   parts.on_value = [this](const MessageKey& key) { ranks_.OnValue(key); };
-  if (options_.group == nullptr) return parts;
+  if (others_ == nullptr) return parts;
   parts.transport = [this](std::vector<DeviceStreams*> streams, std::function<void(const MessageKey&)> on_arrival) {
-    return options_.group->MakeTransport(plan_, std::move(streams), std::move(on_arrival),
-                                         [this](const absl::Status& why) { ranks_.FailRuns(why); });
+    return others_->MakeTransport(std::move(streams), std::move(on_arrival),
+                                  [this](const absl::Status& why) { ranks_.FailRuns(why); });
   };
   return parts;
 }
+
+namespace {
+
+TiedGradients PlacesOf(const std::vector<TiedPlace>& tied) {
+  TiedGradients places;
+  for (const TiedPlace& one : tied) places.emplace_back(one.ranks.size());
+  return places;
+}
+
+}  // namespace
 
 PipelineImpl::PipelineImpl(Parts parts)
     : spec_(std::move(parts.spec)),
@@ -166,9 +178,15 @@ PipelineImpl::PipelineImpl(Parts parts)
       devices_(options_.devices),
       clock_(options_.clock),
       loss_(std::move(parts.loss)),
-      ties_(std::move(parts.ties)),
+      ties_(PlacesOf(parts.tied)),
       metrics_(std::move(parts.metrics)),
-      ranks_(&rank_, &plan_, devices_),
+      others_(std::move(parts.others)),
+      ranks_({.own = &rank_,
+              .plan = &plan_,
+              .devices = devices_,
+              .metrics = metrics_.get(),
+              .tied = std::move(parts.tied),
+              .on_rank_lost = options_.on_rank_lost}),
       rank_(WithOwn(std::move(parts.engine))),
       optimizer_(spec_.optimizer) {
   rank_.FreezeGroups(spec_.optimizer.groups);

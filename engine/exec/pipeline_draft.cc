@@ -1,6 +1,7 @@
 #include "engine/exec/pipeline_draft.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "engine/exec/calibrate.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/device_worker.h"
+#include "engine/exec/pipeline_group.h"
 #include "engine/exec/plan_trials.h"
 #include "engine/exec/signature_check.h"
 #include "engine/model/skip_spec.h"
@@ -28,12 +30,26 @@
 namespace penstock {
 namespace {
 
-absl::StatusOr<std::vector<Device>> UsableDevices(const PipelineSpec& spec, const DevicePool& pool) {
-  if (spec.devices.empty()) return pool.devices();
+// This process's devices first, then those of the other ranks. Only who names devices of this process alone needs to know
+// no others.
+absl::StatusOr<std::vector<Device>> UsableDevices(const PipelineSpec& spec, const Pipeline::Options& options) {
+  std::vector<Device> all = options.devices->devices();
+  const auto find = [&all](const std::string& name) {
+    return std::find_if(all.begin(), all.end(),
+                        [wanted = CanonicalDeviceName(name)](const Device& one) { return one.name == wanted; });
+  };
+  const auto is_here = [&](const std::string& name) { return find(name) != all.end(); };
+  const bool alone = !spec.devices.empty() && std::all_of(spec.devices.begin(), spec.devices.end(), is_here);
+  if (options.group != nullptr && !alone) {
+    PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> others, options.group->Devices(options.devices->devices()));
+    std::move(others.begin(), others.end(), std::back_inserter(all));
+  }
+  if (spec.devices.empty()) return all;
   std::vector<Device> devices;
   for (const std::string& name : spec.devices) {
-    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, pool.Find(name));
-    devices.push_back(worker->device());
+    const auto found = find(name);
+    if (found == all.end()) return NoSuchDevice(name, all);
+    devices.push_back(*found);
   }
   return devices;
 }
@@ -48,7 +64,26 @@ std::vector<SkipPort> PortsOf(const Plan& plan, int stage, bool incoming) {
   return ports;
 }
 
-// The declared ties, and those that layers make among themselves.
+std::vector<Rank> RankOfLayer(const Plan& plan) {
+  std::vector<Rank> ranks;
+  for (const StagePlan& stage : plan.stages) ranks.insert(ranks.end(), stage.layers.size(), stage.rank);
+  return ranks;
+}
+
+// The layers of a rank, and the first uses of what it uses of tied parameters, whose initial values count.
+std::vector<bool> LayersOf(Rank self, const Plan& plan, const std::vector<TieGroup>& ties) {
+  const std::vector<Rank> ranks = RankOfLayer(plan);
+  std::vector<bool> wanted;
+  for (const Rank rank : ranks) wanted.push_back(rank == self);
+  for (const TieGroup& tie : ties) {
+    const bool used =
+        std::any_of(tie.uses.begin(), tie.uses.end(), [&](const TiedUse& use) { return ranks[use.layer] == self; });
+    if (used) wanted[tie.uses.at(0).layer] = true;
+  }
+  return wanted;
+}
+
+// The declared ties, and those that layers make among themselves: where no rank has all layers, none can know those.
 absl::StatusOr<std::vector<TieGroup>> AllTies(const Draft& draft, const Plan& plan,
                                               const std::vector<NamedLayer>& layers) {
   std::vector<std::string> device_of_layer;
@@ -56,6 +91,12 @@ absl::StatusOr<std::vector<TieGroup>> AllTies(const Draft& draft, const Plan& pl
     device_of_layer.insert(device_of_layer.end(), stage.layers.size(), stage.device);
   }
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<TieGroup> ties, FindSharedParameters(layers, device_of_layer));
+  const bool over_ranks = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                      [&](const StagePlan& stage) { return stage.rank != plan.stages.front().rank; });
+  if (over_ranks && !ties.empty()) {
+    const TiedUse& use = ties[0].uses.back();
+    return DuplicateParameters(layers[use.layer].TensorName(layers[use.layer].layer->parameters()[use.parameter].name));
+  }
   ties.insert(ties.end(), draft.ties.begin(), draft.ties.end());
   return ties;
 }
@@ -76,6 +117,20 @@ std::vector<std::string> SavedNames(const std::vector<NamedLayer>& layers, const
     }
   }
   return names;
+}
+
+std::vector<TiedPlace> TiedPlaces(const std::vector<TieGroup>& groups, const std::vector<NamedLayer>& layers,
+                                  const Plan& plan) {
+  const std::vector<Rank> rank_of_layer = RankOfLayer(plan);
+  std::vector<TiedPlace> places;
+  for (const TieGroup& group : groups) {
+    const TiedUse& first = group.uses.at(0);
+    const NamedLayer& layer = layers[first.layer];
+    TiedPlace& place = places.emplace_back();
+    place.name = layer.TensorName(layer.layer->parameters()[first.parameter].name);
+    for (const TiedUse& use : group.uses) place.ranks.push_back(rank_of_layer[use.layer]);
+  }
+  return places;
 }
 
 // Puts the tensors of a stage's layers where the stage stands.
@@ -195,7 +250,7 @@ absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipelin
   PENSTOCK_RETURN_IF_ERROR(CheckGroups(spec.optimizer.groups, SavedNames(shapes, draft.ties)));
   PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get(), spec.loss));
   PENSTOCK_ASSIGN_OR_RETURN(CutSpec cut, WithBalance(spec.cut, draft.layers));
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, *options.devices));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, options));
   PENSTOCK_RETURN_IF_ERROR(PlaceByName(spec.model.layer_devices, devices, &draft.layers));
   if (spec.sample != nullptr) {
     PENSTOCK_ASSIGN_OR_RETURN(draft.sample, MatchSample(*spec.sample, draft.signature, draft.loss.get(), spec.loss));
@@ -221,8 +276,19 @@ ProfileOptions MeasuringOptions(const Pipeline::Options& options, const Draft& d
   return profile;
 }
 
+void FindLinks(const Pipeline::Options& options, Draft& draft) {
+  if (options.group == nullptr) return;
+  const std::vector<Device>& devices = draft.request.devices;
+  const std::vector<int>& ranks = draft.request.cut.ranks;
+  const bool elsewhere =
+      std::any_of(devices.begin(), devices.end(), [](const Device& device) { return device.rank != Rank(0); }) ||
+      std::any_of(ranks.begin(), ranks.end(), [](int rank) { return rank != 0; });
+  if (elsewhere) draft.request.links = options.group->Links();
+}
+
 absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
+  FindLinks(options, draft);
   PENSTOCK_ASSIGN_OR_RETURN(draft.plan, penstock::MakePlan(draft.request, MeasuringOptions(options, draft),
                                                            ClockOf(options), TrialsOnDevices(spec, options, draft)));
   return draft;
@@ -237,21 +303,22 @@ absl::Status ClaimMemory(const Pipeline::Options& options, const Plan& plan) {
 absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
                                          const Plan& plan, Rank self) {
   PENSTOCK_RETURN_IF_ERROR(ClaimMemory(options, plan));
-  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers, BuildLayers(draft.layers, spec.seed, draft.build));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedLayer> layers,
+                            BuildLayers(draft.layers, spec.seed, draft.build, LayersOf(self, plan, draft.ties)));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<TieGroup> groups, AllTies(draft, plan, layers));
   // Before the ties: what shares memory goes on sharing it where it stands.
   std::vector<int> first_layers;
   for (const StagePlan& stage : plan.stages) {
     first_layers.push_back(stage.first_layer);
     if (stage.rank != self) continue;
-    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
+    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(LocalDeviceName(stage.device)));
     PENSTOCK_RETURN_IF_ERROR(PlaceLayers(layers, stage, worker->device()));
   }
   std::vector<std::vector<StageTie>> ties;
   PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { ties = TieParameters(groups, layers, first_layers); }));
 
   PlacedStages placed;
-  for (const TieGroup& group : groups) placed.tie_uses.push_back(group.uses.size());
+  placed.tied = TiedPlaces(groups, layers, plan);
   const int stages = static_cast<int>(plan.stages.size());
   const bool of_library = AnyOfLibrary(draft.layers);
   placed.open_dimension = layers.front().layer->LargestOpenDimension();
@@ -263,7 +330,7 @@ absl::StatusOr<PlacedStages> PlaceStages(const PipelineSpec& spec, const Pipelin
     std::vector<NamedLayer> own(std::make_move_iterator(next), std::make_move_iterator(end));
     next = end;
     if (stage.rank != self) continue;
-    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(stage.device));
+    PENSTOCK_ASSIGN_OR_RETURN(DeviceWorker * worker, options.devices->Find(LocalDeviceName(stage.device)));
     placed.workers[stage.lane] = worker;
     placed.devices.push_back(worker->device());
     PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<Stage> made,
@@ -306,6 +373,7 @@ std::shared_ptr<PipelineMetrics> MetricsOfPlan(const Plan& plan, Clock* clock) {
   for (const StagePlan& stage : plan.stages) {
     lanes[stage.lane].lane = stage.lane;
     lanes[stage.lane].device = stage.device;
+    lanes[stage.lane].rank = stage.rank;
   }
   return std::make_shared<PipelineMetrics>(clock, "", lanes, ScheduleDescription());
 }

@@ -10,6 +10,7 @@
 #include "engine/exec/pipeline.h"
 #include "engine/exec/rank_engine.h"
 #include "engine/exec/stage.h"
+#include "engine/exec/tied_parameters.h"
 #include "engine/model/layer_registry.h"
 #include "engine/model/loss.h"
 #include "engine/model/model_signature.h"
@@ -20,6 +21,7 @@ namespace penstock {
 
 class DeviceWorker;
 class PipelineImpl;
+class PipelineRanks;
 
 // A specification that was looked at: everything but weights and places.
 struct Draft {
@@ -40,6 +42,9 @@ absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipelin
 // How to measure this draft: with its sample, if it has one.
 ProfileOptions MeasuringOptions(const Pipeline::Options& options, const Draft& draft);
 
+// Asks for the links between ranks, where stages may come to stand on several.
+void FindLinks(const Pipeline::Options& options, Draft& draft);
+
 // The same with its plan. Where the plan is open, the best few are placed, tried and dropped again, one after the other
 // (plan_trials.h); else nothing is placed.
 absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options);
@@ -54,7 +59,7 @@ struct PlacedStages {
   std::vector<std::unique_ptr<Stage>> stages;
   std::vector<Device> devices;         // of each of them
   std::vector<DeviceWorker*> workers;  // by lane; null: another rank's
-  std::vector<size_t> tie_uses;        // of each tied parameter
+  std::vector<TiedPlace> tied;
   int64_t open_dimension = 1;
 };
 
@@ -73,8 +78,9 @@ std::shared_ptr<PipelineMetrics> MetricsOfPlan(const Plan& plan, Clock* clock);
 absl::Status Calibrate(const PipelineSpec& spec, const Pipeline::Options& options, const Draft& draft,
                        const PlacedStages& placed, Plan& plan);
 
-// The pipeline of a draft whose plan's stages were placed; nothing is measured.
+// The pipeline of a draft whose plan's stages were placed; nothing is measured. `ranks`: that have the others; null: there
+// are none.
 std::unique_ptr<PipelineImpl> AssemblePipeline(const PipelineSpec& spec, Pipeline::Options options, Draft draft,
-                                               PlacedStages placed);
+                                               PlacedStages placed, std::unique_ptr<PipelineRanks> ranks = nullptr);
 
 }  // namespace penstock

@@ -17,6 +17,7 @@
 #include "engine/exec/device_worker.h"
 #include "engine/exec/local_coordinator.h"
 #include "engine/exec/pipeline.h"
+#include "engine/exec/pipeline_group.h"
 #include "engine/exec/rank_engine.h"
 #include "engine/exec/rank_group.h"
 #include "engine/exec/run.h"
@@ -47,8 +48,9 @@ class PipelineImpl : public Pipeline {
     ModelSignature signature;
     RankEngine::Parts engine;    // but for its plan, metrics and transport
     std::unique_ptr<Loss> loss;  // null: none by default
-    TiedGradients ties;          // empty places, one per use of each tied parameter
+    std::vector<TiedPlace> tied;
     std::shared_ptr<PipelineMetrics> metrics;
+    std::unique_ptr<PipelineRanks> others;  // null: all stages are here
     Options options;
   };
   explicit PipelineImpl(Parts parts);
@@ -154,10 +156,11 @@ class PipelineImpl : public Pipeline {
   DevicePool* const devices_;
   Clock* const clock_;
   const std::unique_ptr<Loss> loss_;
-  const TiedGradients ties_;
+  const TiedGradients ties_;  // empty places, one per use of each tied parameter
   const std::shared_ptr<PipelineMetrics> metrics_;
 
   // Safe by itself.
+  const std::unique_ptr<PipelineRanks> others_;
   RankGroup ranks_;  // before what tells it of arrivals
   RankEngine rank_;
   WeightsGate gate_;

@@ -66,15 +66,21 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
   }
 
   void GiveWay() override {
-    // One that is due ends soon, but another rank does not know that it is.
-    if (ticket_->due && pipeline_->ranks_.alone()) return;
+    if (ticket_->due) return;  // it ends soon
     std::shared_ptr<LocalCoordinator> leader;
     {
       absl::MutexLock lock(&mu_);
       gives_way_ = true;
       leader = run_.leader;
     }
-    if (leader != nullptr) leader->GiveWay();
+    if (leader == nullptr) return;
+    // Lanes of other ranks do not ask whether it is due.
+    if (!pipeline_->ranks_.alone() && leader->BeDue(pipeline_->clock_->NowNanos())) {
+      absl::MutexLock lock(&mu_);
+      gives_way_ = false;
+      return;
+    }
+    leader->GiveWay();
   }
 
  private:
@@ -90,8 +96,8 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     led.run->ticket = ticket_;
     led.run->metric_names = parts_.metric_names;
     led.run->own_loss = parts_.own_loss;
-    led.open = pipeline_->ranks_.Lead(led.run, led.leader);
     led.leader->WaitForTurn(&pipeline_->rank_.filling().turns(), ticket_);
+    led.open = pipeline_->ranks_.Lead(led.run, led.leader);
     led.leader->OnEnd([self = shared_from_this()] { self->OnRunEnd(); });
     const std::shared_ptr<Run> run = led.run;
     const std::shared_ptr<LocalCoordinator> leader = led.leader;
@@ -130,7 +136,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
   void Answer(absl::StatusOr<RunOutcome> outcome) {
     PipelineImpl& pipeline = *pipeline_;
     Guarded("an inference", [&] {
-      pipeline.rank_.filling().turns().Release(*ticket_, pipeline.clock_->NowNanos());
+      pipeline.rank_.filling().turns().Release(*ticket_, pipeline.clock_->NowNanos(), pipeline.ranks_.alone());
     }).IgnoreError();
     pipeline.gate_.Leave(shared_from_this());
     if (ticket_->due) pipeline.rank_.WakeAll();  // another may be due now

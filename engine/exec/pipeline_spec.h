@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,15 @@ struct BubbleFillingSpec {
   double max_wait_seconds = 0;    // until it may; 0: as long as it takes alone; without effect if not enabled
 };
 
+// Requests of inference that run as one, row behind row. Their outputs are then equal to a rounding, not bit for bit, to
+// those of runs by themselves, as the sizes of matrices differ.
+struct DynamicBatchingSpec {
+  int64_t max_rows = 64;         // of a batch; a request with more is one by itself
+  int64_t micro_batch_rows = 0;  // that a batch is split into; 0: max_rows over the number of lanes, rounded up
+  // That a request waits for others where it could run; unset: as engine/serve/inference_queue.h says.
+  std::optional<double> max_delay_seconds = {};
+};
+
 // Everything a pipeline is made from. Two pipelines with equal specifications start from equal weights.
 struct PipelineSpec {
   ModelSpec model;
@@ -31,6 +41,7 @@ struct PipelineSpec {
   LossSpec loss;  // the default; an empty name means none
   uint64_t seed = 0;
   BubbleFillingSpec bubble_filling;
+  std::optional<DynamicBatchingSpec> batching = {};   // absent: each request of inference runs by itself
   std::shared_ptr<const PlanningSample> sample = {};  // measured with; not kept. Null: made-up values
 };
 

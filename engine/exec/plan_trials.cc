@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
 #include "engine/exec/device_pool.h"
@@ -53,10 +54,16 @@ int64_t RowsOfAStep(const PipelineSpec& spec, const Pipeline::Options& options, 
   return plan.schedule.micro_batches * (plan.micro_batch_rows > 0 ? plan.micro_batch_rows : options.profile.rows);
 }
 
-// What a trial places: all stages on this process's devices; no optimizer steps, so that there is nothing to undo and no
-// memory to keep for it.
-Plan ToTry(Plan plan) {
-  for (StagePlan& stage : plan.stages) stage.rank = Rank(0);
+// What a trial places: all stages on this process's devices, by which it knows those of other ranks; no optimizer steps,
+// so that there is nothing to undo and no memory to keep for it.
+Plan ToTry(const std::vector<Device>& devices, Plan plan) {
+  for (StagePlan& stage : plan.stages) {
+    stage.rank = Rank(0);
+    for (const Device& device : devices) {
+      if (device.name != stage.device || device.rank == Rank(0)) continue;
+      stage.device = absl::StrCat(device.kind == DeviceKind::kCuda ? "cuda:" : "cpu:", device.index);
+    }
+  }
   if (plan.undo) DropUndo("a trial does not need them", plan);
   return plan;
 }
@@ -69,7 +76,7 @@ absl::StatusOr<std::vector<double>> StepsOf(const PipelineSpec& spec, Pipeline::
   options.before_action = nullptr;
   options.group = nullptr;
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
-  draft.plan = ToTry(plan);
+  draft.plan = ToTry(draft.request.devices, plan);
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, draft.plan));
   const std::shared_ptr<const PlanningSample> sample = draft.sample;
   const ModelSignature signature = draft.signature;
@@ -102,11 +109,15 @@ PlanTrials TrialsOnDevices(const PipelineSpec& spec, const Pipeline::Options& op
   PlanTrials trials;
   if (options.devices->mode() != DevicePool::Mode::kThreads) return trials;
   trials.measure = [&](Plan plan) -> absl::StatusOr<Plan> {
-    PENSTOCK_ASSIGN_OR_RETURN(const PlacedStages placed, PlaceStages(spec, options, draft, ToTry(plan)));
+    PENSTOCK_ASSIGN_OR_RETURN(const PlacedStages placed,
+                              PlaceStages(spec, options, draft, ToTry(draft.request.devices, plan)));
     PENSTOCK_RETURN_IF_ERROR(Calibrate(spec, options, draft, placed, plan));
     return plan;
   };
-  if (options.rehearse && CanRun(draft)) {
+  // Lanes of other ranks would stand in each other's way here.
+  const auto is_here = [](const Device& device) { return device.rank == Rank(0); };
+  const bool here = std::all_of(draft.request.devices.begin(), draft.request.devices.end(), is_here);
+  if (options.rehearse && here && CanRun(draft)) {
     trials.run = [&](const Plan& plan, const OutOfTime& out_of_time) {
       return StepsOf(spec, options, plan, out_of_time);
     };

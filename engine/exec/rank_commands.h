@@ -21,6 +21,7 @@
 #include "engine/filling/inference_order.h"
 #include "engine/model/metric.h"
 #include "engine/model/model_spec.h"
+#include "engine/observe/lane_report.h"
 #include "engine/observe/stage_state.h"
 #include "engine/optim/optimizer_spec.h"
 #include "engine/tensor/named_tensors.h"
@@ -38,10 +39,11 @@ struct RunOrder {
   InferenceOrder order = {};  // of an inference
 };
 
-// What is known of the last stage's work when its rank has done it.
+// What a rank knows of a run when it has done its work: what the last stage has measured, and what its own lanes did.
 struct Measures {
   std::vector<double> losses = {};                       // by micro-batch; empty on other ranks
   std::vector<std::vector<MetricSum>> metric_sums = {};  // by micro-batch, then by metric
+  LaneReports lanes = {};                                // when the last one has left
 };
 
 struct NormsOfStage {
@@ -67,6 +69,7 @@ class RankCommands {
   virtual void Stop(int64_t run) = 0;                         // its lanes leave
   virtual void PutTies(int64_t run, TiedGradients ties) = 0;  // of all stages
   virtual void Grant(int64_t run, StepDecision decision) = 0;
+  virtual void BeDue(int64_t run) = 0;  // an inference goes before training from now on
   virtual void End(int64_t run) = 0;
 
   virtual void ForgetGraph(int64_t run) = 0;  // of a Forward

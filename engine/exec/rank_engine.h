@@ -64,6 +64,7 @@ class RankEngine {
   const Device* first_device() const { return HasStage(0) ? &stages_.front()->device() : nullptr; }
   BubbleFilling& filling() { return filling_; }
   Transport& transport() { return *transport_; }
+  int64_t NowNanos() const { return clock_->NowNanos(); }
 
   // --- Runs.
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
+#include "engine/base/rank_message.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
@@ -48,6 +49,7 @@ RankHost::RankHost(Parts parts)
       loss_(std::move(parts.loss)),
       leader_(parts.leader),
       metrics_(std::move(parts.metrics)),
+      lanes_(metrics_.get(), self_),
       engine_(WithPlan(std::move(parts.engine), &plan_)) {
   engine_.FreezeGroups(parts.optimizer.groups);
 }
@@ -61,13 +63,24 @@ RankHost::~RankHost() {
       +[](int* running) { return *running == 0; }, &running_));
 }
 
-void RankHost::StopRuns() {
-  std::vector<std::shared_ptr<FollowingCoordinator>> coordinators;
-  {
-    absl::MutexLock lock(&mu_);
-    for (const auto& [id, open] : open_) coordinators.push_back(open.coordinator);
+// Takes no memory.
+void RankHost::OnEachRun(absl::FunctionRef<void(FollowingCoordinator&)> work) {
+  int64_t last = 0;
+  while (true) {
+    std::shared_ptr<FollowingCoordinator> coordinator;
+    {
+      absl::MutexLock lock(&mu_);
+      const auto next = open_.upper_bound(last);
+      if (next == open_.end()) return;
+      last = next->first;
+      coordinator = next->second.coordinator;
+    }
+    work(*coordinator);
   }
-  for (const auto& coordinator : coordinators) coordinator->Stop();
+}
+
+void RankHost::StopRuns() {
+  OnEachRun([](FollowingCoordinator& coordinator) { coordinator.Stop(); });
 }
 
 // --- Runs.
@@ -77,12 +90,22 @@ void RankHost::Start(RunOrder order) {
     const absl::Status opened = Guarded("the start of a run", [&] { return Open(order); });
     if (opened.ok()) return;
     Guarded("what a rank tells", [&] { leader_->Failed(self_, order.spec.id, opened); }).IgnoreError();
-    leader_->Left(self_, order.spec.id, /*before_the_end=*/true, Measures());
+    TellLeft(order.spec.id, /*before_the_end=*/true, Measures());
   });
+}
+
+// It must come there: the leader waits for it.
+void RankHost::TellLeft(int64_t run, bool before_the_end, Measures measures) {
+  absl::Status told =
+      Guarded("what a rank tells", [&] { leader_->Left(self_, run, before_the_end, std::move(measures)); });
+  if (told.ok()) return;
+  told = Guarded("what a rank tells", [&] { leader_->Left(self_, run, /*before_the_end=*/true, Measures()); });
+  if (!told.ok()) Guarded("what a rank tells", [&] { leader_->Lost(self_, told); }).IgnoreError();
 }
 
 absl::Status RankHost::Open(const RunOrder& order) {
   const int64_t id = order.spec.id;
+  PENSTOCK_RETURN_IF_ERROR(CheckOpening(order.spec));
   PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, ListsOf(order.spec));
   OpenRun open;
   if (order.loss.has_value()) {
@@ -91,19 +114,22 @@ absl::Status RankHost::Open(const RunOrder& order) {
   if (!order.metrics.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(open.metrics, MakeMetrics(order.metrics, order.loss.value_or(loss_spec_)));
   }
-  open.coordinator = NewCoordinator(order.spec);
+  open.close = JobThread::Prepare([this, id] { CloseRun(id); });
+  open.coordinator = NewCoordinator(order);
   open.run = engine_.Prepare(order.spec, std::move(lists), open.coordinator);
+  open.run->ticket = open.coordinator->ticket();
   Expect(order, open);
   if (order.spec.Steps()) last_step_ = open.coordinator;
   if (order.spec.graph != 0) {
     const auto kept = graphs_.extract(order.spec.graph);
-    if (kept.empty()) return Error(absl::StatusCode::kInternal, "BUG", "the passes of a Forward are not here");
     open.run->passes = std::move(kept.mapped());
   }
   const std::shared_ptr<Run> run = open.run;
   {
     absl::MutexLock lock(&mu_);
+    if (!lost_.ok()) return lost_;
     open_.emplace(id, std::move(open));
+    lanes_.Open();
     ++running_;
     if (!run->spec.inference) ++training_;
   }
@@ -112,9 +138,27 @@ absl::Status RankHost::Open(const RunOrder& order) {
   if (order.spec.graph != 0) graphs_[order.spec.graph] = std::move(run->passes);
   absl::MutexLock lock(&mu_);
   open_.erase(id);
+  lanes_.Close();
   --running_;
   if (!run->spec.inference) --training_;
   return started;
+}
+
+// Against what is here. Numbers of runs may come in any order: each training call and each inference takes one by itself,
+// and is told by itself.
+absl::Status RankHost::CheckOpening(const RunSpec& spec) const {
+  if (spec.id <= 0 || CoordinatorOf(spec.id) != nullptr) {
+    return BadRankMessage("start.run", "must be above 0, and not open", absl::StrCat(spec.id));
+  }
+  if (spec.graph == 0) return absl::OkStatus();
+  const auto kept = graphs_.find(spec.graph);
+  if (kept == graphs_.end()) {
+    return BadRankMessage("start.graph", "must be a Forward whose passes are here", absl::StrCat(spec.graph));
+  }
+  const size_t micro_batches = kept->second.front().size();
+  if (micro_batches == static_cast<size_t>(spec.micro_batches)) return absl::OkStatus();
+  return BadRankMessage("start.micro_batches", absl::StrCat("must be ", micro_batches, ", as of its Forward"),
+                        absl::StrCat(spec.micro_batches));
 }
 
 // A Forward is checkpointed as its Backward will need it.
@@ -128,14 +172,20 @@ absl::StatusOr<ListsOfRun> RankHost::ListsOf(const RunSpec& spec) {
   return lists;
 }
 
-std::shared_ptr<FollowingCoordinator> RankHost::NewCoordinator(const RunSpec& spec) {
+std::shared_ptr<FollowingCoordinator> RankHost::NewCoordinator(const RunOrder& order) {
+  const RunSpec& spec = order.spec;
   const int64_t id = spec.id;
+  std::shared_ptr<InferenceTicket> ticket;
+  if (spec.inference) {
+    ticket = std::make_shared<InferenceTicket>();
+    ticket->order = order.order;
+  }
   std::vector<int> stages;
   for (int s = 0; s < static_cast<int>(plan_.stages.size()); ++s) {
     if (engine_.HasStage(s)) stages.push_back(s);
   }
   return std::make_shared<FollowingCoordinator>(
-      engine_.lanes(), std::move(stages), spec.Steps() ? ties_ : TiedGradients(),
+      engine_.lanes(), std::move(stages), spec.Steps() ? ties_ : TiedGradients(), std::move(ticket),
       FollowingCoordinator::Hooks{
           .wake = [this] { engine_.WakeAll(); },
           .failed = [this, id](const absl::Status& why) { leader_->Failed(self_, id, why); },
@@ -166,9 +216,6 @@ void RankHost::Expect(const RunOrder& order, OpenRun& open) const {
     }
     for (const auto& metric : open.metrics) run.metrics.push_back(metric.get());
   }
-  if (!run.spec.inference) return;
-  run.ticket = std::make_shared<InferenceTicket>();
-  run.ticket->order = order.order;
 }
 
 Measures RankHost::MeasuresOf(const Run& run) const {
@@ -182,12 +229,12 @@ void RankHost::OnLeft(int64_t id, bool before_the_end) {
     absl::MutexLock lock(&mu_);
     run = open_.at(id).run;
   }
-  bool ended = false;
+  JobThread::Prepared close;
   {
     absl::MutexLock lock(&mu_);
     OpenRun& open = open_.at(id);
     open.left = true;
-    ended = open.ended;
+    if (open.ended) close = std::move(open.close);
   }
   const auto guarded = [&](const std::function<void()>& part) {
     const absl::Status done = Guarded("the end of a run", part);
@@ -196,12 +243,15 @@ void RankHost::OnLeft(int64_t id, bool before_the_end) {
   Measures measures;
   guarded([&] {
     if (!run->spec.Steps()) measures = MeasuresOf(*run);  // of a step they went with the norms
+    absl::MutexLock lock(&mu_);
+    measures.lanes = lanes_.Take();
   });
-  guarded([&] { engine_.transport().Close(id); });  // who still sends gets its credit back
-  guarded([&] {
-    if (ended) commands_.Post([this, id] { CloseRun(id); });
-  });
-  guarded([&] { leader_->Left(self_, id, before_the_end, std::move(measures)); });
+  {
+    absl::MutexLock lock(&mu_);
+    lanes_.Close();
+  }
+  if (!close.empty()) commands_.Post(std::move(close));
+  TellLeft(id, before_the_end, std::move(measures));
   absl::MutexLock lock(&mu_);
   if (!run->spec.inference) --training_;
   --running_;  // last: the destructor goes on
@@ -221,13 +271,21 @@ void RankHost::Stop(int64_t run) {
 
 void RankHost::PutTies(int64_t run, TiedGradients ties) {
   commands_.Post([this, run, ties = std::move(ties)] {
-    if (const auto coordinator = CoordinatorOf(run)) coordinator->PutTies(ties);
+    const auto coordinator = CoordinatorOf(run);
+    if (coordinator == nullptr) return;
+    if (absl::Status lie = coordinator->PutTies(ties); !lie.ok()) coordinator->Fail(std::move(lie));
   });
 }
 
 void RankHost::Grant(int64_t run, StepDecision decision) {
   commands_.Post([this, run, decision] {
     if (const auto coordinator = CoordinatorOf(run)) coordinator->Grant(decision);
+  });
+}
+
+void RankHost::BeDue(int64_t run) {
+  commands_.Post([this, run] {
+    if (const auto coordinator = CoordinatorOf(run)) coordinator->PutDue();
   });
 }
 
@@ -256,6 +314,7 @@ void RankHost::CloseRun(int64_t run) {
     ended = std::move(found->second);
     open_.erase(found);
   }
+  if (ended.run->ticket != nullptr) engine_.filling().turns().Release(*ended.run->ticket, engine_.NowNanos());
   engine_.End(*ended.run);
   const RunSpec& spec = ended.run->spec;
   if (spec.keep_graph && !ended.forgotten)
@@ -271,12 +330,11 @@ void RankHost::ForgetGraph(int64_t run) {
 }
 
 void RankHost::FailRuns(const absl::Status& why) {
-  std::vector<std::shared_ptr<FollowingCoordinator>> coordinators;
-  {
+  if (absl::IsUnavailable(why)) {
     absl::MutexLock lock(&mu_);
-    for (const auto& [id, open] : open_) coordinators.push_back(open.coordinator);
+    if (lost_.ok()) lost_ = why;
   }
-  for (const auto& coordinator : coordinators) coordinator->Fail(why);
+  OnEachRun([&](FollowingCoordinator& coordinator) { coordinator.Fail(why); });
 }
 
 // --- Stages.
@@ -327,7 +385,12 @@ void RankHost::Undo(Done<absl::Status> done) {
 }
 
 void RankHost::ReadFacts(Done<absl::StatusOr<FactsOfRank>> done) {
-  Answer<absl::StatusOr<FactsOfRank>>(std::move(done), [this] { return absl::StatusOr<FactsOfRank>(engine_.Facts()); });
+  Answer<absl::StatusOr<FactsOfRank>>(std::move(done), [this]() -> absl::StatusOr<FactsOfRank> {
+    FactsOfRank facts = engine_.Facts();
+    absl::MutexLock lock(&mu_);
+    facts.lanes = lanes_.Take();
+    return facts;
+  });
 }
 
 void RankHost::ReadState(bool with_optimizer, Done<absl::StatusOr<StatesOfStages>> done) {

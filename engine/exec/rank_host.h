@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/base/job_thread.h"
 #include "engine/exec/following_coordinator.h"
@@ -15,6 +16,7 @@
 #include "engine/exec/run.h"
 #include "engine/model/loss.h"
 #include "engine/model/metric.h"
+#include "engine/observe/lane_reporter.h"
 
 namespace penstock {
 
@@ -46,6 +48,7 @@ class RankHost final : public RankCommands {
   void Stop(int64_t run) override;
   void PutTies(int64_t run, TiedGradients ties) override;
   void Grant(int64_t run, StepDecision decision) override;
+  void BeDue(int64_t run) override;
   void End(int64_t run) override;
   void ForgetGraph(int64_t run) override;
   void EndContribution(bool keep, MicroBatchIndex first) override;
@@ -62,12 +65,13 @@ class RankHost final : public RankCommands {
   void WriteAccumulated(NamedTensors accumulated, Done<absl::StatusOr<int64_t>> done) override;
   void UpdateOptimizer(OptimizerSpec spec, Done<absl::Status> done) override;
 
-  // The transport has failed in what concerns all runs.
+  // The transport has failed in what concerns all runs: those to come, too, where a rank is lost.
   void FailRuns(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct OpenRun {
     std::shared_ptr<Run> run;
+    JobThread::Prepared close;  // of a run that has left and ended
     std::shared_ptr<FollowingCoordinator> coordinator;
     std::unique_ptr<Loss> own_loss;
     std::vector<std::unique_ptr<EvaluationMetric>> metrics;
@@ -82,9 +86,13 @@ class RankHost final : public RankCommands {
   template <typename Result, typename Work>
   void Answer(Done<Result> done, Work work);
   absl::Status Open(const RunOrder& order) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckOpening(const RunSpec& spec) const ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<ListsOfRun> ListsOf(const RunSpec& spec);
-  std::shared_ptr<FollowingCoordinator> NewCoordinator(const RunSpec& spec);
+  std::shared_ptr<FollowingCoordinator> NewCoordinator(const RunOrder& order);
   void Expect(const RunOrder& order, OpenRun& open) const;
+  // The leader knows nothing of the run any more.
+  void TellLeft(int64_t run, bool before_the_end, Measures measures);
+  void OnEachRun(absl::FunctionRef<void(FollowingCoordinator&)> work) ABSL_LOCKS_EXCLUDED(mu_);
   void StopRuns() ABSL_LOCKS_EXCLUDED(mu_);
   void CloseRun(int64_t run) ABSL_LOCKS_EXCLUDED(mu_);
   void OnLeft(int64_t run, bool before_the_end) ABSL_LOCKS_EXCLUDED(mu_);
@@ -101,8 +109,10 @@ class RankHost final : public RankCommands {
 
   mutable absl::Mutex mu_;
   std::map<int64_t, OpenRun> open_ ABSL_GUARDED_BY(mu_);
-  int running_ ABSL_GUARDED_BY(mu_) = 0;   // whose lanes have not left
-  int training_ ABSL_GUARDED_BY(mu_) = 0;  // of those, runs that are no inference
+  absl::Status lost_ ABSL_GUARDED_BY(mu_);  // why no run can be any more, or OK
+  int running_ ABSL_GUARDED_BY(mu_) = 0;    // whose lanes have not left
+  int training_ ABSL_GUARDED_BY(mu_) = 0;   // of those, runs that are no inference
+  LaneReporter lanes_ ABSL_GUARDED_BY(mu_);
 
   RankEngine engine_;  // behind what it tells of failures
 

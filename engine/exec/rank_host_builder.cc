@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/pipeline_draft.h"
 
@@ -11,6 +13,12 @@ absl::StatusOr<std::unique_ptr<RankHost>> BuildRankHost(const PipelineSpec& spec
                                                         const Plan& plan, Rank self,
                                                         RankEngine::MakeTransport transport, RankEvents* leader) {
   PENSTOCK_ASSIGN_OR_RETURN(Draft draft, CheckSpecification(spec, options));
+  size_t layers = 0;
+  for (const StagePlan& stage : plan.stages) layers += stage.layers.size();
+  if (layers != draft.layers.size()) {
+    return InvalidField("plan.stages", absl::StrCat("must have the ", draft.layers.size(), " layers of the model"),
+                        absl::StrCat(layers));
+  }
   PENSTOCK_ASSIGN_OR_RETURN(PlacedStages placed, PlaceStages(spec, options, draft, plan, self));
   RankHost::Parts parts;
   parts.self = self;
@@ -18,7 +26,7 @@ absl::StatusOr<std::unique_ptr<RankHost>> BuildRankHost(const PipelineSpec& spec
   parts.loss_spec = spec.loss;
   parts.optimizer = spec.optimizer;
   parts.leader = leader;
-  for (const size_t uses : placed.tie_uses) parts.ties.emplace_back(uses);
+  for (const TiedPlace& tied : placed.tied) parts.ties.emplace_back(tied.ranks.size());
   parts.loss = std::move(draft.loss);
   parts.metrics = options.metrics ? options.metrics(plan) : MetricsOfPlan(plan, ClockOf(options));
   parts.engine = EngineParts(spec, options, std::move(placed));

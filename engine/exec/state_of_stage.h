@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/observe/lane_report.h"
 #include "engine/tensor/named_tensors.h"
 
 namespace penstock {
@@ -22,6 +23,7 @@ struct FactsOfRank {
   StatesOfStages shapes;                               // tensors without elements
   std::map<int, std::vector<std::string>> parameters;  // by stage: names of those that learn, or are frozen
   int64_t parameter_count = 0;
+  LaneReports lanes = {};  // of what they hold
 };
 
 // The same names with tensors that have no elements.

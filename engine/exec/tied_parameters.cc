@@ -30,7 +30,21 @@ int IndexInStage(const std::vector<NamedLayer>& layers, const std::vector<int>& 
   return index;
 }
 
+// Gives a use its values. What stands on another rank alone is a shape here, which has none to give or to take.
+void TakeValues(const at::Tensor& use, const at::Tensor& values) {
+  if (!use.is_meta() && !values.is_meta()) use.set_data(values);
+}
+
 }  // namespace
+
+void PutTiedGradients(TiedGradients given, TiedGradients& places) {
+  for (size_t group = 0; group < places.size(); ++group) {
+    for (size_t use = 0; use < places[group].size(); ++use) {
+      at::Tensor& gradient = given.at(group).at(use);
+      if (gradient.defined()) places[group][use] = std::move(gradient);
+    }
+  }
+}
 
 std::vector<std::vector<StageTie>> TieParameters(const std::vector<TieGroup>& groups, std::vector<NamedLayer>& layers,
                                                  const std::vector<int>& first_layers) {
@@ -48,12 +62,12 @@ std::vector<std::vector<StageTie>> TieParameters(const std::vector<TieGroup>& gr
                             .uses = {},
                             .owner = position == 0});
       }
-      at::Tensor parameter = Parameter(layers, use).tensor;
+      const at::Tensor& parameter = Parameter(layers, use).tensor;
       if (!first_here) {
         const StageTie::Use& copy = of_stage.back().uses[0];
-        parameter.set_data(Parameter(layers, groups[g].uses[copy.position]).tensor.detach());
-      } else if (position != 0) {
-        parameter.set_data(first.tensor.detach().to(parameter.options(), /*non_blocking=*/false, /*copy=*/true));
+        TakeValues(parameter, Parameter(layers, groups[g].uses[copy.position]).tensor.detach());
+      } else if (position != 0 && !first.tensor.is_meta()) {
+        TakeValues(parameter, first.tensor.detach().to(parameter.options(), /*non_blocking=*/false, /*copy=*/true));
       }
       of_stage.back().uses.push_back(
           {.position = static_cast<int>(position), .parameter = IndexInStage(layers, first_layers, use)});
@@ -62,22 +76,25 @@ std::vector<std::vector<StageTie>> TieParameters(const std::vector<TieGroup>& gr
   return ties;
 }
 
+absl::Status DuplicateParameters(const std::string& name) {
+  return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+               absl::StrCat("spec.model: module with duplicate parameters on distinct devices is not supported; "
+                            "declare a tie, got ",
+                            name))
+      .With("field", "spec.model.ties")
+      .With("value", name);
+}
+
 absl::StatusOr<std::vector<TieGroup>> FindSharedParameters(const std::vector<NamedLayer>& layers,
                                                            const std::vector<std::string>& device_of_layer) {
   std::map<const void*, TieGroup> by_memory;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const NamedTensors& parameters = layers[layer].layer->parameters();
     for (size_t p = 0; p < parameters.size(); ++p) {
-      if (parameters[p].tensor.numel() == 0) continue;
+      if (parameters[p].tensor.numel() == 0 || parameters[p].tensor.is_meta()) continue;
       TieGroup& group = by_memory[parameters[p].tensor.const_data_ptr()];
       if (!group.uses.empty() && device_of_layer[group.uses[0].layer] != device_of_layer[layer]) {
-        const std::string name = layers[layer].TensorName(parameters[p].name);
-        return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
-                     absl::StrCat("spec.model: module with duplicate parameters on distinct devices is not supported; "
-                                  "declare a tie, got ",
-                                  name))
-            .With("field", "spec.model.ties")
-            .With("value", name);
+        return DuplicateParameters(layers[layer].TensorName(parameters[p].name));
       }
       group.uses.push_back({.layer = static_cast<int>(layer), .parameter = static_cast<int>(p)});
     }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/base/ids.h"
 #include "engine/model/layer_registry.h"
 #include "engine/model/ties.h"
 #include "engine/tensor/named_tensors.h"
@@ -26,16 +27,28 @@ struct StageTie {
   bool owner = false;     // has the first use of all: it is saved here, and its norm counts here
 };
 
+// A tied parameter as all ranks know it.
+struct TiedPlace {
+  std::string name;         // under which it is saved
+  std::vector<Rank> ranks;  // of each use, in model order
+};
+
 // The gradients of all uses, [group][position]; undefined where there is none. Each entry has one writer.
 using TiedGradients = std::vector<std::vector<at::Tensor>>;
 
+// Puts gradients of some uses into their places. May throw.
+void PutTiedGradients(TiedGradients given, TiedGradients& places);
+
 // Makes the uses of each tie one parameter: initial values of the first use, and one memory per stage. The layers stand
-// on the devices of their stages. `first_layers` are the first layers of the stages. Returns the ties by stage. May
+// on the devices of their stages; those of other ranks have only shapes, but for first uses of what is used here. `first_layers` are the first layers of the stages. Returns the ties by stage. May
 // throw (RunTorch).
 std::vector<std::vector<StageTie>> TieParameters(const std::vector<TieGroup>& groups, std::vector<NamedLayer>& layers,
                                                  const std::vector<int>& first_layers);
 
-// Undeclared ties: layers whose parameters share memory.
+// That a parameter shares memory with one of another device.
+absl::Status DuplicateParameters(const std::string& name);
+
+// Undeclared ties: layers whose parameters share memory, where they have any.
 //
 // Fails:     INVALID_ARGUMENT / SPEC_INVALID "module with duplicate parameters on distinct devices is not supported",
 //            as torch's pipeline.sync, if the stages of such layers stand on different devices (`device_of_layer`).

@@ -56,11 +56,11 @@ void InferenceTurns::Charge(const InferenceTicket& ticket, LaneIndex lane, int64
   charges_[ticket.order.sequence][lane.value()] += nanos;
 }
 
-void InferenceTurns::Release(const InferenceTicket& ticket, int64_t now) {
+void InferenceTurns::Release(const InferenceTicket& ticket, int64_t now, bool all_known) {
   if (!ticket.due.load(std::memory_order_acquire)) return;
   absl::MutexLock lock(&mu_);
   Refill(now);
-  int64_t most = 0;
+  int64_t most = all_known ? 0 : Reserved(ticket);
   for (const auto& [lane, nanos] : charges_[ticket.order.sequence]) most = std::max(most, nanos);
   charges_.erase(ticket.order.sequence);
   balance_ = std::min(policy_.share * kBurstNanos, balance_ + static_cast<double>(Reserved(ticket) - most));

@@ -49,8 +49,9 @@ class InferenceTurns {
   bool Claim(InferenceTicket& ticket, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
   // An action of a run that is due holds training of a lane up, for at most so long.
   void Charge(const InferenceTicket& ticket, LaneIndex lane, int64_t nanos) ABSL_LOCKS_EXCLUDED(mu_);
-  // A run has ended for good.
-  void Release(const InferenceTicket& ticket, int64_t now) ABSL_LOCKS_EXCLUDED(mu_);
+  // A run has ended for good. Where other processes have lanes of it, what it took there is not known: it keeps what it
+  // was expected to take.
+  void Release(const InferenceTicket& ticket, int64_t now, bool all_known = true) ABSL_LOCKS_EXCLUDED(mu_);
   // When the run may become due at the earliest, if no other run goes before it; kNever with a share of 0, and where a
   // training run must begin first.
   int64_t ClaimableAt(const InferenceTicket& ticket) const ABSL_LOCKS_EXCLUDED(mu_);

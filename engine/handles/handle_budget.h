@@ -33,9 +33,6 @@ class HandleBudget {
   // Gives back what Charge() took. Takes no memory.
   void Refund(const std::string& owner);
 
-  // How many each has that has any.
-  const std::map<std::string, int64_t>& owners() const { return owners_; }
-
  private:
   const Limits limits_;
   int64_t total_ = 0;

@@ -25,11 +25,23 @@ struct ContentWait {
   std::function<void()> callback;
 };
 
-// One handle. `name`, `owner`, `kind`, `method`, `create_time`, `serial` and `counts` never change; the rest is guarded
-// by the store's lock.
+struct HandleEntry;
+
+// The handles of the same bytes. Guarded by the store's lock.
+//
+// Model:     Those that still hold the content, the oldest first. One is charged for it: the oldest that is live; when
+//            none is any more, the one that was charged last, or else the oldest that is pinned.
+struct HandleShares {
+  std::map<uint64_t, HandleEntry*> holders;  // by serial
+  HandleEntry* charged = nullptr;            // one of them
+};
+
+// One handle. `name`, `owner`, `counted_for`, `kind`, `method`, `create_time`, `serial` and `counts` never change; the
+// rest is guarded by the store's lock.
 struct HandleEntry {
   HandleName name;
   std::string owner;
+  std::string counted_for;  // whose number of handles it adds to: the owner's, or of a share that of who shared
   HandleKind kind = HandleKind::kValue;
   std::string method;
   absl::Time create_time;
@@ -42,7 +54,8 @@ struct HandleEntry {
   std::vector<TensorHeader> tensors;
   std::vector<std::string> values;  // names of what is no tensor
   std::optional<CallOutcome> outcome;
-  MemoryReservation held;  // expected, then held
+  MemoryReservation held;                // expected, then held; of shares only one holds the bytes
+  std::shared_ptr<HandleShares> shares;  // null: it was never shared
   int64_t pins = 0;
   int64_t lease_nanos = 0;
   int64_t expire_nanos = 0;

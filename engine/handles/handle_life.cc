@@ -65,7 +65,8 @@ void HandleStore::Unlink(HandleEntry& entry) {
   auto owned = owners_.find(entry.owner);
   owned->second.erase(entry.serial);
   if (owned->second.empty()) owners_.erase(owned);
-  budget_.Refund(entry.owner);
+  budget_.Refund(entry.counted_for);
+  PassCharge(entry);
 }
 
 void HandleStore::End(const EntryPointer& entry, HandleState state, Aftermath& aftermath) {
@@ -119,6 +120,7 @@ HandleStore::Freed HandleStore::FreeContent(HandleEntry& entry) {
     detached_.erase(entry.name.id);
     freed.abandoned = std::move(entry.producer);
   }
+  LeaveShares(entry);
   PENSTOCK_CHECK(Recharge(entry, 0).ok());
   return freed;
 }

@@ -89,6 +89,7 @@ absl::StatusOr<HandleName> HandleStore::Reserve(Reservation reservation) {
   auto entry = std::make_shared<HandleEntry>();
   entry->name = {std::move(reservation.pipeline), RandomHandleId(options_.epoch)};
   entry->owner = std::move(reservation.owner);
+  entry->counted_for = entry->owner;
   entry->kind = reservation.kind;
   entry->method = std::move(reservation.method);
   entry->create_time = clock_->WallNow();
@@ -100,23 +101,32 @@ absl::StatusOr<HandleName> HandleStore::Reserve(Reservation reservation) {
                                                        reservation.bytes + reservation.later_bytes));
   entry->held.ShrinkTo(reservation.bytes);
 
+  HandleName name = entry->name;
   absl::MutexLock lock(&mu_);
+  PENSTOCK_RETURN_IF_ERROR(Link(entry));
+  return name;
+}
+
+absl::Status HandleStore::Link(const EntryPointer& entry) {
   if (closed_) return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is closing");
   // What takes memory comes before what is counted.
-  HandleName name = entry->name;
-  std::shared_ptr<Counts>& counts = pipelines_[name.pipeline];
+  std::shared_ptr<Counts>& counts = pipelines_[entry->name.pipeline];
   if (counts == nullptr) counts = std::make_shared<Counts>();
   entry->counts = counts;
   entry->serial = ++serial_;
   std::map<uint64_t, EntryPointer>& owned = owners_[entry->owner];
+  absl::Cleanup undo_owned = [&] {
+    mu_.AssertHeld();
+    owned.erase(entry->serial);
+    if (owned.empty()) owners_.erase(entry->owner);
+  };
   owned.emplace(entry->serial, entry);
-  absl::Cleanup undo_owned = [&] { owned.erase(entry->serial); };
-  entries_.emplace(name.id, entry);
+  entries_.emplace(entry->name.id, entry);
   absl::Cleanup undo_entry = [&] {
     mu_.AssertHeld();
-    entries_.erase(name.id);
+    entries_.erase(entry->name.id);
   };
-  PENSTOCK_RETURN_IF_ERROR(budget_.Charge(entry->owner));
+  PENSTOCK_RETURN_IF_ERROR(budget_.Charge(entry->counted_for));
   std::move(undo_entry).Cancel();
   std::move(undo_owned).Cancel();
   Count(*entry, [&](Counts& c) {
@@ -125,7 +135,7 @@ absl::StatusOr<HandleName> HandleStore::Reserve(Reservation reservation) {
     c.bytes += entry->held.bytes();
     if (entry->kind == HandleKind::kGraph) ++c.open_graphs;
   });
-  return name;
+  return absl::OkStatus();
 }
 
 absl::Status HandleStore::Hold(const HandleName& name, int64_t bytes) {
@@ -296,7 +306,8 @@ HandleInfo HandleStore::Describe(const HandleEntry& entry) const {
   info.kind = entry.kind;
   info.state = entry.state;
   info.method = entry.method;
-  info.bytes = entry.held.bytes();
+  const bool ready = entry.result.has_value() && entry.result->ok();
+  info.bytes = ready ? ContentBytes(**entry.result) : entry.held.bytes();  // of shares, each says the same
   info.create_time = entry.create_time;
   info.serial = entry.serial;
   if (!entry.result.has_value()) return info;
@@ -355,10 +366,11 @@ std::map<std::string, HandleStore::Use> HandleStore::UseByOwner() const {
   std::map<std::string, Use> owners;
   {
     absl::MutexLock lock(&mu_);
-    for (const auto& [owner, handles] : budget_.owners()) owners[owner].handles = handles;
+    for (const auto& [owner, owned] : owners_) owners[owner].handles = static_cast<int64_t>(owned.size());
   }
-  for (auto& [owner, use] : owners) {
-    use.bytes = memory_->BytesOf(owner, {MemoryClass::kHandles, MemoryClass::kUploads});
+  for (const auto& [holder, bytes] : memory_->State().holders) {
+    const bool ours = holder.kind == MemoryClass::kHandles || holder.kind == MemoryClass::kUploads;
+    if (ours) owners[holder.identity].bytes += bytes;
   }
   return owners;
 }

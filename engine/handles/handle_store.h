@@ -237,6 +237,14 @@ class HandleStore {
 
   absl::StatusOr<HandleInfo> Get(const std::string& caller, const HandleName& name) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Gives `recipient` a READY handle of values as its own: another handle of the same bytes, with another name and a lease
+  // that begins now. What happens to one of the two does not touch the other. The bytes are charged once, to the oldest
+  // live one. When that one ends they move to the next, even beyond the limit of its owner: the end of one handle can't
+  // fail because of another one. The new handle adds to the number of handles of who shared, not of who was given it.
+  // Fails:     HANDLE_KIND; HANDLE_PENDING; the stored error; HANDLE_BUDGET where the caller has too many handles.
+  absl::StatusOr<HandleInfo> Share(const std::string& caller, const HandleName& name, const std::string& recipient,
+                                   absl::Duration lease) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Keeps the content for a fetch or as the input of accepted work. PENDING handles may be pinned.
   absl::StatusOr<HandlePin> Pin(const std::string& caller, const HandleName& name) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -281,7 +289,7 @@ class HandleStore {
 
   Counts TotalCounts() const ABSL_LOCKS_EXCLUDED(mu_);
   Counts CountsOf(const std::string& pipeline) const ABSL_LOCKS_EXCLUDED(mu_);
-  // What each owner is charged for, by name.
+  // What each owner is charged for, by name: also bytes of a handle that has ended, while they are in use.
   std::map<std::string, Use> UseByOwner() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Fails pending handles with UNAVAILABLE / DRAINING, ends every wait, refuses reservations,
@@ -317,6 +325,12 @@ class HandleStore {
 
   static absl::Status HandleError(absl::StatusCode code, std::string_view reason, std::string_view message,
                                   const HandleName& name);
+  // Puts an entry into the maps and counts it as PENDING; on failure it is as if nothing had happened.
+  absl::Status Link(const EntryPointer& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The entry has ended: what it was charged for goes to the oldest live share of it. Takes no memory.
+  void PassCharge(HandleEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The entry holds its content no longer; others may. Takes no memory.
+  void LeaveShares(HandleEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The live entry, or why there is none.
   absl::StatusOr<EntryPointer> Find(const std::string& caller, const HandleName& name, Aftermath& aftermath)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

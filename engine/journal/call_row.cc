@@ -53,6 +53,9 @@ class InputReader {
   bool whole_ = true;
 };
 
+// Of one call, files too: more than any disk has, and sums of it do not overflow.
+constexpr int64_t kMostInputBytes = int64_t{1} << 60;
+
 }  // namespace
 
 const char* CallStatusName(CallStatus status) {
@@ -128,6 +131,7 @@ absl::StatusOr<std::vector<StoredInput>> ParseInputs(std::string_view bytes) {
   InputReader reader(bytes);
   const int64_t count = reader.Number();
   std::vector<StoredInput> inputs;
+  int64_t left = kMostInputBytes;
   for (int64_t i = 0; i < count && reader.whole(); ++i) {
     StoredInput input;
     input.header = reader.Text();
@@ -136,8 +140,11 @@ absl::StatusOr<std::vector<StoredInput>> ParseInputs(std::string_view bytes) {
     input.size = reader.Number();
     const bool right = input.in_file() ? Sha256::IsDigest(input.digest) && input.bytes.empty() && input.size >= 0
                                        : input.size == static_cast<int64_t>(input.bytes.size());
-    if (reader.whole() && !right)
+    if (!reader.whole()) break;
+    if (!right || input.size > left) {
       return JournalCorrupt(absl::StrCat("input ", i, " of a call is not what was written"));
+    }
+    left -= input.size;
     inputs.push_back(std::move(input));
   }
   if (!reader.whole() || !reader.at_end() || count < 0)

@@ -183,15 +183,6 @@ int64_t MemoryLedger::BytesOf(MemoryClass kind) const {
   return classes_[IndexOf(kind)].bytes;
 }
 
-int64_t MemoryLedger::BytesOf(const std::string& identity, const std::vector<MemoryClass>& classes) const {
-  absl::MutexLock lock(&mu_);
-  const auto found = identities_.find(identity);
-  int64_t bytes = 0;
-  if (found == identities_.end()) return bytes;
-  for (const MemoryClass kind : classes) bytes += found->second.bytes[IndexOf(kind)];
-  return bytes;
-}
-
 MemoryReservation::MemoryReservation(MemoryReservation&& other) noexcept
     : ledger_(std::exchange(other.ledger_, nullptr)),
       account_(other.account_),
@@ -247,6 +238,22 @@ absl::Status MemoryReservation::Become(MemoryClass kind) {
   PENSTOCK_ASSIGN_OR_RETURN(MemoryReservation moved, ledger_->Take(std::move(holder), bytes_));
   *this = std::move(moved);
   return absl::OkStatus();
+}
+
+void MemoryReservation::GiveTo(MemoryReservation& other) {
+  PENSTOCK_CHECK(other.ledger_ == ledger_);
+  if (ledger_ != nullptr) {
+    absl::MutexLock lock(&ledger_->mu_);
+    const MemoryClass kind = account_->first.kind;
+    PENSTOCK_CHECK(other.account_->first.kind == kind);
+    const auto add = [&](MemoryLedger::AccountEntry account, int64_t more) {
+      account->second.bytes += more;
+      account->second.owned->second.bytes[IndexOf(kind)] += more;
+    };
+    add(account_, -bytes_);
+    add(other.account_, bytes_);
+  }
+  other.bytes_ += std::exchange(bytes_, 0);
 }
 
 void MemoryReservation::Release() {

@@ -89,8 +89,6 @@ class MemoryLedger {
   int64_t limit_bytes() const { return options_.limit_bytes; }
   int64_t bytes() const ABSL_LOCKS_EXCLUDED(mu_);
   int64_t BytesOf(MemoryClass kind) const ABSL_LOCKS_EXCLUDED(mu_);
-  // What one identity holds of some classes.
-  int64_t BytesOf(const std::string& identity, const std::vector<MemoryClass>& classes) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   friend class MemoryReservation;
@@ -149,6 +147,9 @@ class MemoryReservation {
   void ShrinkTo(int64_t bytes);
   // From now on it is of another class. Within a pool that never fails.
   absl::Status Become(MemoryClass kind);
+  // All of it belongs to another reservation of the same ledger and class, whoever that one is charged to: at no time is
+  // it counted twice or not at all. Takes no memory, and does not look at the limits.
+  void GiveTo(MemoryReservation& other);
   void Release();
 
  private:

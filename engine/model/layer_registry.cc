@@ -164,8 +164,8 @@ absl::Status CheckTensorNames(const NamedLayer& layer, const std::string& path) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<NamedLayer>> Build(const std::vector<LayerSpec>& specs, uint64_t seed, bool shapes_only,
-                                              const BuildOptions& options) {
+absl::StatusOr<std::vector<NamedLayer>> Build(const std::vector<LayerSpec>& specs, uint64_t seed,
+                                              const BuildOptions& options, const std::vector<bool>& wanted) {
   PENSTOCK_ASSIGN_OR_RETURN(const at::ScalarType type, DtypeOf(options.dtype));
   const OptionMap none;
   std::vector<NamedLayer> layers;
@@ -174,7 +174,7 @@ absl::StatusOr<std::vector<NamedLayer>> Build(const std::vector<LayerSpec>& spec
     const LayerRequest shared = {.options = none,
                                  .path = path,
                                  .generator = InitialGenerator(seed, LayerIndex(static_cast<int32_t>(i))),
-                                 .shapes_only = shapes_only,
+                                 .shapes_only = !wanted.at(i),
                                  .deferred_batch_norm = options.deferred_batch_norm,
                                  .tuple_as_one_argument = options.tuple_as_one_argument};
     PENSTOCK_ASSIGN_OR_RETURN(NamedLayer layer, BuildLayer(specs[i], path, shared));
@@ -257,13 +257,13 @@ absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec) {
 }
 
 absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>& specs, uint64_t seed,
-                                                    const BuildOptions& options) {
-  return Build(specs, seed, /*shapes_only=*/false, options);
+                                                    const BuildOptions& options, const std::vector<bool>& wanted) {
+  return Build(specs, seed, options, wanted.empty() ? std::vector<bool>(specs.size(), true) : wanted);
 }
 
 absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<LayerSpec>& specs,
                                                          const BuildOptions& options) {
-  return Build(specs, /*seed=*/0, /*shapes_only=*/true, options);
+  return Build(specs, /*seed=*/0, options, std::vector<bool>(specs.size(), false));
 }
 
 bool AnyOfLibrary(const std::vector<LayerSpec>& layers) {

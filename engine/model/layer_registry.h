@@ -41,11 +41,13 @@ absl::StatusOr<std::vector<LayerSpec>> ExpandModel(const ModelSpec& spec);
 // What the specification ties, and what its exported program does.
 std::vector<TieSpec> TiesOf(const ModelSpec& spec);
 
-// Builds every layer with weights that depend only on (seed, position, options).
+// Builds every layer with weights that depend only on (seed, position, options). `wanted`, by position: those that are
+// not come as BuildLayerShapes makes them; empty: all are.
 //
 // Fails:     SPEC_INVALID naming field and value, for an unknown kind too, with the known ones; HOST_MEMORY.
 absl::StatusOr<std::vector<NamedLayer>> BuildLayers(const std::vector<LayerSpec>& specs, uint64_t seed,
-                                                    const BuildOptions& options = {});
+                                                    const BuildOptions& options = {},
+                                                    const std::vector<bool>& wanted = {});
 
 // The same layers with parameters that have types and shapes but no memory: to know sizes before anything is allocated.
 absl::StatusOr<std::vector<NamedLayer>> BuildLayerShapes(const std::vector<LayerSpec>& specs,

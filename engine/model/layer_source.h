@@ -28,6 +28,8 @@ class LayerSource {
   virtual const std::string& name(int layer) const = 0;
   virtual const std::string& module(int layer) const = 0;  // the module it was cut from: layer1.0
   virtual const std::vector<TieSpec>& ties() const = 0;    // of parameters that several layers use
+  // The file that it was read from: another process makes the same layers of it.
+  virtual std::shared_ptr<const std::string> file() const = 0;
   // Fails:     SPEC_INVALID; HOST_MEMORY.
   virtual absl::StatusOr<std::unique_ptr<Layer>> Build(int layer, const SourceOptions& options) const = 0;
 };

@@ -23,7 +23,7 @@ AllocatorStatistics ReadAllocatorStatistics() {
   mallctl("epoch", nullptr, nullptr, &epoch, sizeof(epoch));
   // What threads have freed into their caches counts as allocated there. 4096: all arenas together.
   const int64_t allocated = Read("stats.allocated") - Read("stats.arenas.4096.tcache_bytes");
-  return {.allocated_bytes = allocated, .kept_bytes = Read("stats.resident") - allocated};
+  return {.allocated_bytes = allocated, .kept_bytes = Read("stats.resident") - Read("stats.metadata") - allocated};
 }
 
 }  // namespace penstock

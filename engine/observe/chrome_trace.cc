@@ -32,6 +32,20 @@ std::string CountersJson(const TraceCapture& capture, const StateTimes LaneCaptu
   return text + "]";
 }
 
+// Whose times were shifted, by how much, and how wrong that may be.
+std::string RanksJson(const TraceCapture& capture) {
+  if (capture.ranks.empty()) return "";
+  std::string text = ",\"ranks\":[";
+  const char* comma = "";
+  for (const RankClock& rank : capture.ranks) {
+    absl::StrAppend(&text, comma, "{\"rank\":", rank.rank, ",\"clock_ahead_nanos\":", rank.ahead_nanos,
+                    ",\"clock_uncertainty_nanos\":", rank.uncertainty_nanos,
+                    ",\"missing\":", rank.missing ? "true" : "false", "}");
+    comma = ",";
+  }
+  return text + "]";
+}
+
 // The colours of the states as all other pictures of ours have them.
 std::string ColoursJson() {
   std::string text;
@@ -49,17 +63,17 @@ class ChromeTraceWriter final : public TraceWriter {
                     "\",\"rank\":", capture.rank, ",\"begin_nanos\":", capture.begin_nanos,
                     ",\"end_nanos\":", capture.end_nanos, ",\"incomplete\":", capture.incomplete ? "true" : "false",
                     ",\"lost_records\":", capture.lost, ",\"clock_offset_nanos\":", capture.wall_offset_nanos,
-                    ",\"clock_uncertainty_nanos\":", capture.wall_uncertainty_nanos,
+                    ",\"clock_uncertainty_nanos\":", capture.wall_uncertainty_nanos, RanksJson(capture),
                     ",\"counters_begin\":", CountersJson(capture, &LaneCapture::before),
                     ",\"counters_end\":", CountersJson(capture, &LaneCapture::after),
                     ",\"state_colours\":", ColoursJson(), "},\n\"traceEvents\":[");
   }
 
   void Track(const TraceTrack& track, std::string* out) override {
-    if (track.parent == 0 || track.order >= 1000) {  // the pipeline, or a lane: a process
+    if (track.process) {
       Metadata(track, "process_name", absl::StrCat("\"name\":\"", JsonEscape(track.name), "\""), out);
       Metadata(track, "process_sort_index", absl::StrCat("\"sort_index\":", track.group), out);
-    } else if (!track.counter) {
+    } else if (!track.counter && track.lane == nullptr) {  // a lane within a rank has nothing on its own track
       Metadata(track, "thread_name", absl::StrCat("\"name\":\"", JsonEscape(track.name), "\""), out);
       Metadata(track, "thread_sort_index", absl::StrCat("\"sort_index\":", track.order), out);
     }

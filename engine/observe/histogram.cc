@@ -43,6 +43,22 @@ void DurationHistogram::Observe(int64_t nanos) {
   sum_nanos_.fetch_add(nanos, std::memory_order_relaxed);
 }
 
+void DurationHistogram::Add(const HistogramSnapshot& growth) {
+  int64_t below = 0;
+  for (size_t i = 0; i <= bounds_.size(); ++i) {
+    counts_[i].fetch_add(growth.cumulative[i] - below, std::memory_order_relaxed);
+    below = growth.cumulative[i];
+  }
+  sum_nanos_.fetch_add(growth.sum_nanos, std::memory_order_relaxed);
+}
+
+HistogramSnapshot HistogramSnapshot::Since(const HistogramSnapshot& earlier) const {
+  HistogramSnapshot growth = *this;
+  for (size_t i = 0; i < cumulative.size(); ++i) growth.cumulative[i] -= earlier.cumulative[i];
+  growth.sum_nanos -= earlier.sum_nanos;
+  return growth;
+}
+
 HistogramSnapshot DurationHistogram::Snapshot() const {
   HistogramSnapshot snapshot;
   snapshot.bounds = bounds_;

@@ -53,6 +53,8 @@ struct HistogramSnapshot {
   int64_t sum_nanos = 0;
 
   int64_t count() const { return cumulative[bounds.size()]; }
+  // What has come since an earlier one of the same histogram.
+  HistogramSnapshot Since(const HistogramSnapshot& earlier) const;
 };
 
 // Counts durations by size.
@@ -66,6 +68,8 @@ class DurationHistogram {
   explicit DurationHistogram(BucketBounds bounds);
 
   void Observe(int64_t nanos);
+  // Those that another histogram with the same bounds has counted since an earlier snapshot.
+  void Add(const HistogramSnapshot& growth);
   HistogramSnapshot Snapshot() const;
 
  private:

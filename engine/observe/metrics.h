@@ -173,6 +173,7 @@ class PipelineMetrics {
   CellsBy<BatchMode, CounterCell, kBatchModeNames.size()> samples;
   CellsBy<BatchMode, CallHistogram, kBatchModeNames.size()> batch_duration;
   CellsBy<BatchMode, GaugeCell, kBatchModeNames.size()> runs_active;
+  CounterCell inference_runs;  // of the stages, each for one batch of requests; evaluations are not counted
   GaugeCell step_number;
   GaugeCell loss;
   CellsBy<NonfiniteKind, CounterCell, kNonfiniteKindNames.size()> nonfinite_steps;

@@ -2,13 +2,16 @@
 
 // All metrics that exist now: those of the daemon and those of each live pipeline.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/observe/group_figures.h"
 #include "engine/observe/memory_metrics.h"
 #include "engine/observe/metrics.h"
 
@@ -27,14 +30,20 @@ namespace penstock {
 class MetricsRegistry {
  public:
   // `trace_events`: records that each trace ring of a lane keeps.
-  explicit MetricsRegistry(Clock* clock, int64_t trace_events = TraceRing::kDefaultEvents)
-      : clock_(clock), trace_events_(trace_events) {}
+  // `self`: this process's rank; pipelines are led by rank 0.
+  explicit MetricsRegistry(Clock* clock, int64_t trace_events = TraceRing::kDefaultEvents, Rank self = Rank(0))
+      : clock_(clock), trace_events_(trace_events), self_(self) {}
 
   Clock* clock() const { return clock_; }
+  Rank self() const { return self_; }
   ServerMetrics& server() { return server_; }
   const ServerMetrics& server() const { return server_; }
   MemoryMetrics& memory() { return memory_; }
   const MemoryMetrics& memory() const { return memory_; }
+
+  // Who knows the group, for as long as scrapes come; unset: this process is alone. Before the first scrape.
+  void SetGroup(std::function<GroupFigures()> group) { group_ = std::move(group); }
+  GroupFigures group() const { return group_ ? group_() : GroupFigures(); }
 
   std::shared_ptr<PipelineMetrics> AddPipeline(std::string name, const std::vector<LaneDescription>& lanes,
                                                ScheduleDescription schedule = {}) ABSL_LOCKS_EXCLUDED(mu_);
@@ -60,6 +69,8 @@ class MetricsRegistry {
 
   Clock* const clock_;
   const int64_t trace_events_;
+  const Rank self_;
+  std::function<GroupFigures()> group_;
   ServerMetrics server_;
   MemoryMetrics memory_;
 

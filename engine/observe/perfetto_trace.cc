@@ -176,11 +176,11 @@ class PerfettoTraceWriter final : public TraceWriter {
     packet.Put(packet::kTrackDescriptor, one);
     Append(packet, out);
     if (track.parent == 0) Facts(track, out);
-    if (track.parent != 0 && track.order >= 1000) {
-      const LaneCapture& lane = capture_->lanes[static_cast<size_t>(track.group) - 1];
-      Counters(track, "counters_begin", capture_->begin_nanos, lane.before, out);
-      Counters(track, "counters_end", capture_->end_nanos, lane.after, out);
+    if (track.lane != nullptr) {
+      Counters(track, "counters_begin", capture_->begin_nanos, track.lane->before, out);
+      Counters(track, "counters_end", capture_->end_nanos, track.lane->after, out);
     }
+    if (track.rank != nullptr) Facts(track, *track.rank, out);
   }
 
   void Slice(const TraceTrack& track, const TraceSlice& slice, std::string* out) override {
@@ -237,6 +237,17 @@ class PerfettoTraceWriter final : public TraceWriter {
     Annotate("rank", capture_->rank, &one, &told);
     Annotate("clock_offset_nanos", capture_->wall_offset_nanos, &one, &told);
     Annotate("clock_uncertainty_nanos", capture_->wall_uncertainty_nanos, &one, &told);
+    AppendEvent(one, capture_->begin_nanos, told, out);
+  }
+
+  void Facts(const TraceTrack& track, const RankClock& rank, std::string* out) {
+    Message told;
+    Message one = Event(kInstant, track);
+    one.Number(event::kNameId, names_.Id("rank", &told));
+    Annotate("rank", rank.rank, &one, &told);
+    Annotate("clock_ahead_nanos", rank.ahead_nanos, &one, &told);
+    Annotate("clock_uncertainty_nanos", rank.uncertainty_nanos, &one, &told);
+    Annotate("missing", rank.missing ? 1 : 0, &one, &told);
     AppendEvent(one, capture_->begin_nanos, told, out);
   }
 

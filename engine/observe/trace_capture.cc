@@ -30,9 +30,14 @@ absl::Status NotRetained(int64_t step, std::string_view problem) {
 
 }  // namespace
 
-TraceRecorder::TraceRecorder(std::shared_ptr<const PipelineMetrics> metrics, From from, int64_t max_records)
-    : metrics_(std::move(metrics)), from_(from), max_records_(max_records), lanes_(metrics_->lane_count()) {
+TraceRecorder::TraceRecorder(std::shared_ptr<const PipelineMetrics> metrics, From from, Rank self, int64_t max_records)
+    : metrics_(std::move(metrics)),
+      from_(from),
+      self_(self),
+      max_records_(max_records),
+      lanes_(metrics_->lane_count()) {
   begin_nanos_ = metrics_->clock()->NowNanos();
+  first_step_ = metrics_->step_number.value();
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const LaneMetrics& lane = metrics_->lane(static_cast<int>(i));
     lanes_[i].before = lane.state.Snapshot(begin_nanos_);
@@ -72,6 +77,7 @@ void TraceRecorder::Take(const TraceRing& ring, uint64_t until, uint64_t* next, 
 
 void TraceRecorder::Collect() {
   for (size_t i = 0; i < lanes_.size(); ++i) {
+    if (!IsHere(i)) continue;
     const LaneTrace& trace = metrics_->lane(static_cast<int>(i)).trace;
     Lane& lane = lanes_[i];
     const size_t had = lane.actions.size();
@@ -96,8 +102,13 @@ void TraceRecorder::Sample(int64_t now) {
 
 int64_t TraceRecorder::steps_ended() const {
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (const Lane& lane : lanes_) least = std::min(least, lane.steps);
-  return lanes_.empty() ? 0 : least;
+  bool any = false;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    if (!IsHere(i)) continue;
+    least = std::min(least, lanes_[i].steps);
+    any = true;
+  }
+  return any ? least : static_cast<int64_t>(metrics_->step_number.value() - first_step_);
 }
 
 TraceCapture TraceRecorder::Finish() {
@@ -117,6 +128,10 @@ TraceCapture TraceRecorder::Finish() {
     Lane& lane = lanes_[i];
     LaneCapture out;
     out.description = metrics.description;
+    if (!IsHere(i)) {
+      capture.lanes.push_back(std::move(out));
+      continue;
+    }
     out.after = metrics.state.Snapshot(end);
     end = std::max(end, out.after.at_nanos);
     Take(metrics.trace.states, out.after.transitions, &lane.next_state, &lane.states, &lane);
@@ -142,7 +157,9 @@ TraceCapture TraceRecorder::Finish() {
   capture.queues = std::move(queues_);
   capture.lost = lost_;
   // Every lane was read at a moment of its own, microseconds apart: all end where the first did.
-  for (const LaneCapture& lane : capture.lanes) end = std::min(end, lane.after.at_nanos);
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    if (IsHere(i)) end = std::min(end, capture.lanes[i].after.at_nanos);
+  }
   TraceCapture cut = CutTrace(capture, begin, end);
   cut.incomplete = lost_ > 0;
   return cut;
@@ -173,6 +190,7 @@ TraceCapture CutTrace(const TraceCapture& capture, int64_t begin_nanos, int64_t 
   cut.wall_offset_nanos = capture.wall_offset_nanos;
   cut.wall_uncertainty_nanos = capture.wall_uncertainty_nanos;
   cut.rank = capture.rank;
+  cut.ranks = capture.ranks;
   cut.lost = capture.lost;
   cut.incomplete = capture.incomplete;
   for (const QueueSample& sample : capture.queues) {
@@ -247,8 +265,18 @@ std::vector<RunSpan> RunsOf(const TraceCapture& capture) {
   return runs;
 }
 
+int LanesThere(const TraceCapture& capture) {
+  const auto is_there = [&capture](const LaneCapture& lane) {
+    return std::none_of(capture.ranks.begin(), capture.ranks.end(), [&lane](const RankClock& rank) {
+      return rank.missing && Rank(rank.rank) == lane.description.rank;
+    });
+  };
+  return static_cast<int>(std::count_if(capture.lanes.begin(), capture.lanes.end(), is_there));
+}
+
 absl::StatusOr<TraceCapture> CutTraceToSteps(const TraceCapture& capture, int64_t first, int64_t last) {
   std::map<int64_t, std::pair<int64_t, int64_t>> spans;  // by step
+  const int lanes = LanesThere(capture);
   int64_t latest = 0;
   int64_t newest = 0;
   for (const RunSpan& run : RunsOf(capture)) {
@@ -259,7 +287,7 @@ absl::StatusOr<TraceCapture> CutTraceToSteps(const TraceCapture& capture, int64_
       newest = std::min(newest, run.step - 1);
     }
     latest = run.step;
-    const bool whole = run.lanes == static_cast<int>(capture.lanes.size());
+    const bool whole = run.lanes == lanes;
     const auto [place, is_new] = spans.try_emplace(run.step, run.begin_nanos, run.end_nanos);
     place->second.first = std::min(place->second.first, run.begin_nanos);
     place->second.second = std::max(place->second.second, run.end_nanos);
@@ -279,7 +307,7 @@ absl::StatusOr<TraceCapture> CutTraceToSteps(const TraceCapture& capture, int64_
     end = std::max(end, span.second);
   }
   TraceCapture cut = CutTrace(capture, begin, end);
-  cut.incomplete = false;
+  cut.incomplete = lanes < static_cast<int>(capture.lanes.size());
   cut.lost = 0;
   return cut;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/base/ids.h"
 #include "engine/observe/metrics.h"
 #include "engine/observe/trace_ring.h"
 
@@ -41,6 +42,14 @@ struct CallSpan {
   bool failed = false;
 };
 
+// How the times of another rank came to be those of a capture.
+struct RankClock {
+  int rank = 0;
+  int64_t ahead_nanos = 0;        // of this process's clock; taken from the rank's times
+  int64_t uncertainty_nanos = 0;  // of that
+  bool missing = false;           // it could not be asked: its lanes are empty
+};
+
 struct TraceCapture {
   std::string pipeline;
   int64_t begin_nanos = 0;  // monotonic
@@ -51,11 +60,13 @@ struct TraceCapture {
   int64_t wall_offset_nanos = 0;       // wall time since 1970 minus monotonic time
   int64_t wall_uncertainty_nanos = 0;  // of that difference
   int rank = 0;                        // process
+  std::vector<RankClock> ranks;        // others whose lanes were put in
   uint64_t lost = 0;                   // records of the asked span that had been overwritten
   bool incomplete = false;             // some were: the span is shorter than what was asked for
 };
 
-// Records from its construction on, past what the rings hold if Collect() is called often enough.
+// Records from its construction on, past what the rings hold if Collect() is called often enough: what the lanes of this
+// process do. Of others it has the descriptions alone.
 //
 // Model:     counters and ring positions of every lane at the begin; each Collect() copies what has come since. What
 //            the rings lost in between, or what is beyond `max_records` of one ring, makes the capture begin later, and
@@ -66,10 +77,12 @@ class TraceRecorder {
  public:
   // From now on, or from the oldest record that every ring still has.
   enum class From { kNow, kOldest };
-  TraceRecorder(std::shared_ptr<const PipelineMetrics> metrics, From from, int64_t max_records = 1 << 22);
+  TraceRecorder(std::shared_ptr<const PipelineMetrics> metrics, From from, Rank self = Rank(0),
+                int64_t max_records = 1 << 22);
 
   void Collect();
-  // Optimizer steps that have ended on every lane since the begin, as far as collected.
+  // Optimizer steps that have ended on every lane since the begin, as far as collected; of a pipeline without lanes here,
+  // those that it counts.
   int64_t steps_ended() const;
   // Collects, and returns everything until now.
   TraceCapture Finish();
@@ -87,11 +100,14 @@ class TraceRecorder {
 
   void Take(const TraceRing& ring, uint64_t until, uint64_t* next, std::vector<TraceRecord>* to, Lane* lane);
   void Sample(int64_t now);
+  bool IsHere(size_t lane) const { return metrics_->lane(static_cast<int>(lane)).description.rank == self_; }
 
   const std::shared_ptr<const PipelineMetrics> metrics_;
   const From from_;
+  const Rank self_;
   const int64_t max_records_;
   int64_t begin_nanos_ = 0;
+  double first_step_ = 0;
   uint64_t lost_ = 0;
   std::vector<Lane> lanes_;
   std::vector<QueueSample> queues_;
@@ -104,6 +120,9 @@ TraceCapture CaptureActions(const PipelineMetrics& metrics, uint64_t max_records
 // The part of a capture from `begin_nanos` to `end_nanos`: states are cut at both, actions must lie between. Counters
 // at the new ends follow from the spans that were cut off.
 TraceCapture CutTrace(const TraceCapture& capture, int64_t begin_nanos, int64_t end_nanos);
+
+// How many lanes a capture has: all but those of ranks that are missing.
+int LanesThere(const TraceCapture& capture);
 
 // The part that holds the optimizer steps from `first` to `last`, as Outcome.step counts them, both included.
 //

@@ -14,6 +14,7 @@ constexpr uint64_t kStepsTrack = 2;
 constexpr uint64_t kQueueTracks = 3;
 constexpr uint64_t kInferenceTracks = 100;       // as many rows as inferences in flight
 constexpr uint64_t kCallTracks = 1'000'000'000;  // as many rows as calls at once: behind all lanes
+constexpr uint64_t kRankTracks = 2'000'000'000;
 constexpr int kCallOrder = 900;
 constexpr uint64_t kTracksPerLane = 1000;  // lane tracks start at 1000
 
@@ -91,10 +92,12 @@ TraceExport::TraceExport(std::shared_ptr<const TraceCapture> capture, TraceForma
     : capture_(std::move(capture)),
       flows_(*capture_),
       writer_(format == TraceFormat::kChrome ? MakeChromeTraceWriter() : MakePerfettoTraceWriter()) {
-  sections_.push_back({.track = {.id = kPipelineTrack, .name = absl::StrCat("pipeline ", capture_->pipeline)}});
+  sections_.push_back(
+      {.track = {.id = kPipelineTrack, .name = absl::StrCat("pipeline ", capture_->pipeline), .process = true}});
   AddRuns();
   AddQueues();
   AddCalls();
+  AddRanks();
   for (size_t lane = 0; lane < capture_->lanes.size(); ++lane) AddLane(lane);
 }
 
@@ -192,21 +195,44 @@ TraceSlice TraceExport::SliceOf(const TraceRecord& record) const {
   return slice;
 }
 
+// Only where there are others: each is a process, with its lanes.
+void TraceExport::AddRanks() {
+  if (capture_->ranks.empty()) return;
+  const auto add = [this](int rank, const RankClock* clock) {
+    sections_.push_back({.track = {.id = kRankTracks + static_cast<uint64_t>(rank),
+                                   .parent = kPipelineTrack,
+                                   .group = rank + 1,
+                                   .order = 1000 + rank,
+                                   .name = absl::StrCat("rank ", rank),
+                                   .process = true,
+                                   .rank = clock}});
+  };
+  add(capture_->rank, nullptr);
+  for (const RankClock& rank : capture_->ranks) add(rank.rank, &rank);
+}
+
 void TraceExport::AddLane(size_t index) {
   const LaneCapture& lane = capture_->lanes[index];
-  const int group = static_cast<int>(index) + 1;
+  const bool joint = !capture_->ranks.empty();
+  const int rank = lane.description.rank.value();
+  const int group = joint ? rank + 1 : static_cast<int>(index) + 1;
   const uint64_t id = LaneTrackId(index, LaneTrackKind::kLane);
   std::string name = absl::StrCat("lane ", index, " on ", lane.description.device);
   if (!lane.description.layers.empty()) absl::StrAppend(&name, ", layers ", lane.description.layers);
-  sections_.push_back(
-      {.track = {.id = id, .parent = kPipelineTrack, .group = group, .order = 1000 + group, .name = std::move(name)}});
+  sections_.push_back({.track = {.id = id,
+                                 .parent = joint ? kRankTracks + static_cast<uint64_t>(rank) : kPipelineTrack,
+                                 .group = group,
+                                 .order = 1000 + (joint ? static_cast<int>(index) : group),
+                                 .name = std::move(name),
+                                 .process = !joint,
+                                 .lane = &lane}});
 
   const auto section = [&](LaneTrackKind kind, const char* title) {
     return Section{.track = {.id = LaneTrackId(index, kind),
                              .parent = id,
                              .group = group,
-                             .order = static_cast<int>(kind),
-                             .name = title}};
+                             .order = static_cast<int>(kind) + (joint ? static_cast<int>(index) * 10 : 0),
+                             .name = joint ? absl::StrCat("lane ", index, " ", title) : title}};
   };
   Section states = section(LaneTrackKind::kState, "state");
   for (const TraceRecord& record : lane.states) states.records.push_back(&record);

@@ -18,7 +18,8 @@ enum class TraceFormat { kChrome, kPerfetto };
 
 // Writes a capture piece by piece.
 //
-// Model:     tracks of the pipeline (its runs; inference where it overlaps; queues; calls, where they are known), and
+// Model:     A capture with lanes of several ranks has a process for each, with the clocks' offsets and their doubt.
+//            Tracks of the pipeline (its runs; inference where it overlaps; queues; calls, where they are known), and
 //            below each lane one of its states, its actions, what it sends and receives, and how many micro-batches are
 //            in flight. Flows follow each message from the action that made it to the one that used it. Counters of all
 //            states at both ends are in the file too, with the offset to wall time and its uncertainty, and whether
@@ -46,6 +47,7 @@ class TraceExport {
   void AddRuns();
   void AddQueues();
   void AddCalls();
+  void AddRanks();
   void AddLane(size_t index);
   TraceSlice SliceOf(const TraceRecord& record) const;
   void WriteOne(const Section& section, std::string* out);

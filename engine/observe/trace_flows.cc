@@ -5,9 +5,6 @@
 namespace penstock {
 namespace {
 
-bool IsSend(TraceKind kind) { return kind == TraceKind::kSendActivation || kind == TraceKind::kSendGradient; }
-bool IsReceive(TraceKind kind) { return kind == TraceKind::kReceiveActivation || kind == TraceKind::kReceiveGradient; }
-
 bool OfGradient(TraceKind kind) { return kind == TraceKind::kSendGradient || kind == TraceKind::kReceiveGradient; }
 bool MakesGradient(TraceKind kind) { return kind == TraceKind::kBackward || kind == TraceKind::kBackwardInput; }
 

@@ -26,6 +26,11 @@ enum class TraceKind : uint8_t {
   kRun,  // the lane's part of a run, from its list to its last action; `detail` is a TraceRun
 };
 
+constexpr bool IsSend(TraceKind kind) { return kind == TraceKind::kSendActivation || kind == TraceKind::kSendGradient; }
+constexpr bool IsReceive(TraceKind kind) {
+  return kind == TraceKind::kReceiveActivation || kind == TraceKind::kReceiveGradient;
+}
+
 // What a run was for.
 enum class TraceRun : uint8_t { kTrainStep, kContribution, kForward, kBackward, kOptimizerStep, kInference };
 

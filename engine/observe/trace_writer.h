@@ -23,6 +23,9 @@ struct TraceTrack {
   int order = 0;        // among its siblings
   std::string name = {};
   bool counter = false;
+  bool process = false;               // viewers show it and what is in its group as a process
+  const LaneCapture* lane = nullptr;  // whose track it is
+  const RankClock* rank = nullptr;    // the same
 };
 
 struct TraceSlice {

@@ -9,6 +9,7 @@
 #include "engine/plan/lanes.h"
 #include "engine/plan/planner.h"
 #include "engine/plan/spec_error.h"
+#include "engine/plan/stage_links.h"
 #include "engine/schedule/fuse_pass.h"
 #include "engine/schedule/generators.h"
 #include "engine/schedule/lower_bound.h"
@@ -72,9 +73,9 @@ double BubbleOf(const Simulation& simulation) {
                  (static_cast<double>(simulation.makespan) * static_cast<double>(simulation.times.size()));
 }
 
-// The device of each lane, by name.
-absl::StatusOr<std::vector<std::string>> DevicesOfLanes(const PlanChoice& choice, const std::vector<int>& first_layers,
-                                                        const std::vector<int>& lane_of, size_t lanes) {
+// The device of each stage, by name.
+absl::StatusOr<std::vector<std::string>> DevicesOfStages(const PlanChoice& choice,
+                                                         const std::vector<int>& first_layers) {
   std::vector<DeviceStage> places;
   for (const int first : first_layers) places.push_back({first, ""});
   if (choice.cut_is_given) {
@@ -83,9 +84,18 @@ absl::StatusOr<std::vector<std::string>> DevicesOfLanes(const PlanChoice& choice
   } else {
     PENSTOCK_RETURN_IF_ERROR(PlaceOnLanes(choice.request, places));
   }
-  std::vector<std::string> device_of(lanes);
-  for (size_t s = 0; s < places.size(); ++s) device_of[lane_of[s]] = places[s].device;
-  return device_of;
+  std::vector<std::string> devices;
+  for (const DeviceStage& place : places) devices.push_back(place.device);
+  return devices;
+}
+
+// What the stages' messages take from rank to rank.
+absl::Status WeighLinks(const PlanChoice& choice, StagesOfChoice& stages) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> devices, DevicesOfStages(choice, stages.first_layers));
+  std::vector<Rank> ranks;
+  for (const std::string& device : devices) ranks.push_back(RankOfStage(choice.request, device, ranks.size()));
+  stages.times.edges = EdgesOf(TransfersOf(choice.request, choice.costs.layers(), stages.first_layers, ranks));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -100,12 +110,15 @@ absl::StatusOr<std::optional<PredictedPlan>> PredictChoice(const PlanChoice& cho
   const ScheduleSpec& schedule = choice.request.schedule;
   const int stage_count = static_cast<int>(choice.cut.balance.size());
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> lane_of, LanesOfStages(schedule, stage_count));
-  const StagesOfChoice stages = PredictStages(choice);
-
+  StagesOfChoice stages = PredictStages(choice);
   const BuildRequest build = BuildRequestOf(schedule, stage_count);
-  const ScheduleRequest generated = GeneratorRequest(build, stages.times);
+  ScheduleRequest generated = GeneratorRequest(build, stages.times);
   PENSTOCK_ASSIGN_OR_RETURN(const ScheduleKind kind, KindOf(generated));
   if (absl::Status possible = CheckRequest(generated); !possible.ok()) return OfSpecSchedule(possible);
+  if (!choice.request.links.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(WeighLinks(choice, stages));
+    generated.costs = stages.times;
+  }
   if (LowerBound(generated, stages.times, build.recompute) >= limit) return std::optional<PredictedPlan>();
   work += SimulatedActions(schedule, kind, choice.cut.balance.size());
   PENSTOCK_ASSIGN_OR_RETURN(Schedule lists, Generate(generated));
@@ -124,8 +137,9 @@ absl::StatusOr<std::optional<PredictedPlan>> PredictChoice(const PlanChoice& cho
   candidate.makespan_seconds = static_cast<double>(simulation.makespan) * 1e-9;
   candidate.bubble = BubbleOf(simulation);
   candidate.messages = MessageCount(lane_of, skips, schedule.micro_batches);
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> device_of,
-                            DevicesOfLanes(choice, stages.first_layers, lane_of, simulation.times.size()));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> devices, DevicesOfStages(choice, stages.first_layers));
+  std::vector<std::string> device_of(simulation.times.size());  // by lane
+  for (size_t s = 0; s < devices.size(); ++s) device_of[lane_of[s]] = devices[s];
   const std::vector<BufferBytes> lane_bytes = LaneMemory(lists, simulation, stages.bytes, skips);
   candidate.memory = NeedOfDevices(device_of, lane_bytes, choice.request.devices);
   PENSTOCK_RETURN_IF_ERROR(CheckNeeds(candidate.memory));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -11,10 +12,13 @@
 #include "absl/strings/str_join.h"
 #include "engine/base/status_macros.h"
 #include "engine/plan/balance.h"
+#include "engine/plan/candidate.h"
 #include "engine/plan/lanes.h"
+#include "engine/plan/layer_costs.h"
 #include "engine/plan/memory.h"
 #include "engine/plan/partition.h"
 #include "engine/plan/spec_error.h"
+#include "engine/plan/stage_links.h"
 
 namespace penstock {
 namespace {
@@ -159,6 +163,31 @@ PartitionInput InputOf(const PlanRequest& request, const std::vector<LayerProfil
   return input;
 }
 
+// How much of the time that bytes take on a link may count as a cost of the stage that they enter: nothing, one way, or
+// both. Which is right depends on how much of it the schedule hides.
+constexpr double kShares[] = {0, 1, 2};
+
+// The exact cut; of those with different shares the one whose step is predicted to be the shortest, the earlier of equals.
+absl::StatusOr<std::vector<int>> CutOverLinks(const PlanRequest& request, const std::vector<LayerProfile>& profile,
+                                              PartitionInput input, int stages) {
+  const auto cost = request.cut.cost == CutSpec::Cost::kTime ? CostOfEntering(request, stages) : nullptr;
+  if (cost == nullptr) return PartitionExactly(input, stages);
+  const LayerCosts costs(profile);
+  std::vector<int> best;
+  Ticks shortest = std::numeric_limits<Ticks>::max();
+  for (const double share : kShares) {
+    input.cost_of_entering = [&cost, share](int stage, int64_t bytes) { return share * cost(stage, bytes); };
+    PENSTOCK_ASSIGN_OR_RETURN(std::vector<int> balance, PartitionExactly(input, stages));
+    const CostBalance cut = {.balance = balance};
+    int64_t work = 0;
+    const auto predicted = PredictChoice({.request = request, .costs = costs, .cut = cut}, shortest, work);
+    const bool better = predicted.ok() && predicted->has_value();
+    if (better) shortest = (*predicted)->makespan;
+    if (better || best.empty()) best = std::move(balance);
+  }
+  return best;
+}
+
 }  // namespace
 
 std::vector<double> CutCosts(const PlanRequest& request, const std::vector<LayerProfile>& profile) {
@@ -242,10 +271,10 @@ absl::StatusOr<CostBalance> BalanceByCost(const PlanRequest& request, const std:
     return found;
   }
   PartitionInput input = InputOf(request, profile, costs, stages, within_limits);
-  PENSTOCK_ASSIGN_OR_RETURN(found.balance, PartitionExactly(input, stages));
+  PENSTOCK_ASSIGN_OR_RETURN(found.balance, CutOverLinks(request, profile, input, stages));
   if (input.fits == nullptr) return found;
   input.fits = nullptr;
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> unlimited, PartitionExactly(input, stages));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<int> unlimited, CutOverLinks(request, profile, input, stages));
   found.limits_decide = found.balance != unlimited;
   return found;
 }

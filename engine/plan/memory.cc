@@ -42,7 +42,7 @@ absl::StatusOr<DeviceNeed> HostNeed(const Plan& plan, const std::vector<Device>&
   DeviceNeed host{.device = "the host", .lanes = {}, .limit_bytes = MachineMemoryBytes(), .buffers = {}};
   for (const DeviceNeed& need : needs) {
     const auto on_host = [&need](const Device& device) {
-      return device.name == need.device && device.kind == DeviceKind::kCpu;
+      return device.name == need.device && device.kind == DeviceKind::kCpu && device.rank == Rank(0);
     };
     if (std::none_of(devices.begin(), devices.end(), on_host)) continue;
     host.lanes.insert(host.lanes.end(), need.lanes.begin(), need.lanes.end());

@@ -77,9 +77,14 @@ class ExactCut {
       }
       if (left == 1 && end < layers_) continue;
       const bool fits = !limited_ || input_.fits(stages_ - left, begin, end);
-      const double cost = prefix_[end] - prefix_[begin] + static_cast<double>(entering) * input_.cost_per_byte;
+      const double cost = prefix_[end] - prefix_[begin] + CostOfEntering(stages_ - left, entering);
       visit(end, fits ? cost : kImpossible, entering);
     }
+  }
+
+  double CostOfEntering(int stage, int64_t bytes) const {
+    return input_.cost_of_entering ? input_.cost_of_entering(stage, bytes)
+                                   : static_cast<double>(bytes) * input_.cost_per_byte;
   }
 
   const PartitionInput& input_;

@@ -25,6 +25,8 @@ struct PartitionInput {
   std::vector<int64_t> boundary_bytes;
   std::vector<SkipBytes> skips = {};
   double cost_per_byte = 0;  // of what enters a stage: boundary bytes and skips from before it
+  // Instead, where it depends on the stage that the bytes enter; also of none. Empty: `cost_per_byte` counts.
+  std::function<double(int stage, int64_t bytes)> cost_of_entering = {};
   // Whether layers begin ... end-1 fit where that stage stands; empty: all fit. If no cut fits, the result ignores it.
   std::function<bool(int stage, int begin, int end)> fits = {};
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/device/link.h"
 #include "engine/plan/skip_layout.h"
 #include "engine/schedule/imported.h"
 
@@ -85,11 +86,24 @@ struct LayerPlan {
   double cost = 0;           // what the cut weighed: microseconds or bytes, as CutSpec::cost says
 };
 
+// What goes from a stage to another one of another rank in one micro-batch; as much comes back, as gradients.
+struct StageTransfer {
+  int from = 0;
+  int to = 0;
+  int64_t bytes = 0;
+  double latency_seconds = 0;   // of the link; 0: not known
+  double transfer_seconds = 0;  // that the bytes take on it, one way
+
+  bool operator==(const StageTransfer&) const = default;
+};
+
 struct Plan {
   std::vector<StagePlan> stages;
   std::vector<LayerPlan> layers;
-  std::vector<SkipRoute> skips;  // that cross a cut, sorted by (to, from)
-  std::vector<std::string> why;  // one sentence each: how the cut came to be, what crosses it
+  std::vector<SkipRoute> skips;               // that cross a cut, sorted by (to, from)
+  std::vector<Link> links = {};               // that the stages use
+  std::vector<StageTransfer> transfers = {};  // over them, by (from, to); empty where no link is known
+  std::vector<std::string> why;               // one sentence each: how the cut came to be, what crosses it
   ScheduleSpec schedule;
   int64_t micro_batch_rows = 0;  // that the costs are for; 0: unknown
   bool undo = false;             // stages copy what a step will change, so that one that fails can be undone

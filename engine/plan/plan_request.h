@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/device/device.h"
+#include "engine/device/link.h"
 #include "engine/model/model_spec.h"
 #include "engine/model/skip_spec.h"
 #include "engine/plan/plan.h"
@@ -26,8 +27,9 @@ struct PlanRequest {
   double optimizer_state_ratio = 2;      // bytes of optimizer state per byte of parameters
   std::vector<SkipDeclaration> skips = {};  // per layer, checked to match; empty: none
   ModelSettings settings = {};
-  PlanLimits limits = {};       // what of `schedule` is open
-  double bytes_per_second = 0;  // between two stages; 0: so many that it does not count
+  PlanLimits limits = {};        // what of `schedule` is open
+  double bytes_per_second = 0;   // between two stages; 0: so many that it does not count
+  std::vector<Link> links = {};  // between ranks; empty: they do not count
 };
 
 }  // namespace penstock

@@ -13,6 +13,7 @@
 #include "engine/plan/memory.h"
 #include "engine/plan/search_space.h"
 #include "engine/plan/spec_error.h"
+#include "engine/plan/stage_links.h"
 #include "engine/schedule/build.h"
 #include "engine/schedule/generators.h"
 #include "engine/schedule/simulate.h"
@@ -71,7 +72,8 @@ StagePlan MakeStage(const PlanRequest& request, const std::vector<LayerProfile>&
   return stage;
 }
 
-// The devices that stages may come to stand on, each once: layers are measured there.
+// The devices that stages may come to stand on: layers are measured there. Each once, also where one of this process
+// stands in for those of other ranks.
 std::vector<Device> DevicesToMeasureOn(const PlanRequest& request, const Cut& cut) {
   std::set<std::string> names;
   if (cut.stages.empty()) {
@@ -82,7 +84,8 @@ std::vector<Device> DevicesToMeasureOn(const PlanRequest& request, const Cut& cu
   for (const DeviceStage& stage : cut.stages) names.insert(stage.device);
   std::vector<Device> used;
   for (const Device& device : request.devices) {
-    if (names.erase(device.name) > 0) used.push_back(device);
+    const auto same = [&device](const Device& one) { return one.kind == device.kind && one.index == device.index; };
+    if (names.erase(device.name) > 0 && std::none_of(used.begin(), used.end(), same)) used.push_back(device);
   }
   return used;
 }
@@ -133,6 +136,7 @@ int LaneCount(const Plan& plan) {
 ScheduleCosts CostsOf(const Plan& plan) {
   ScheduleCosts costs;
   costs.hop = Nanoseconds(plan.hop_seconds);
+  costs.edges = EdgesOf(plan.transfers);
   for (const StagePlan& stage : plan.stages) {
     const Ticks backward = Nanoseconds(stage.backward_seconds);
     const Ticks weight = Nanoseconds(stage.weight_gradient_seconds);
@@ -220,7 +224,7 @@ absl::StatusOr<Plan> AssemblePlan(const PlanRequest& request, const std::vector<
     const int end = last ? static_cast<int>(request.layers.size()) : cut.stages[s + 1].first_layer;
     plan.stages.push_back(MakeStage(request, profile, cut.stages[s], end));
     plan.stages.back().lane = lane_of[s];
-    if (!request.cut.ranks.empty()) plan.stages.back().rank = Rank(request.cut.ranks[s]);
+    plan.stages.back().rank = RankOfStage(request, cut.stages[s].device, s);
     for (int i = cut.stages[s].first_layer; i < end; ++i) {
       const LayerProfile& layer = profile[i];
       plan.layers.push_back({.name = request.layers[i].name,
@@ -236,6 +240,7 @@ absl::StatusOr<Plan> AssemblePlan(const PlanRequest& request, const std::vector<
     }
   }
   AddSkips(request, profile, plan);
+  AddRanks(request, profile, plan);
   if (request.bytes_per_second > 0) {
     int64_t bytes = 0;
     for (const StagePlan& stage : plan.stages) bytes = std::max(bytes, stage.input_bytes);

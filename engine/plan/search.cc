@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -68,7 +69,8 @@ class Search {
   const SearchBudget& budget_;
   std::vector<int> given_;  // layers per stage, where the specification says so
   std::map<int64_t, LayerCosts> costs_;
-  std::map<std::tuple<int64_t, int, bool>, CostBalance> cuts_;  // by rows, stages, recomputation
+  // By rows, stages, recomputation, and, where links count, the schedule.
+  std::map<std::tuple<int64_t, int, bool, std::string>, CostBalance> cuts_;
   std::vector<Found> found_;
   std::vector<Ticks> best_;  // makespans, ascending, at most kMaxCandidates
   int64_t worked_ = 0;
@@ -93,7 +95,8 @@ absl::StatusOr<CostBalance> Search::CutFor(const ScheduleSpec& schedule, const L
   PENSTOCK_ASSIGN_OR_RETURN(const int stages, StagesByCost(work_));
   if (within_limits) return BalanceByCost(work_, costs.layers(), stages, true);
   const std::tuple key(MicroBatchRows(request_.limits, schedule.micro_batches), stages,
-                       schedule.checkpoint != CheckpointMode::kNever);
+                       schedule.checkpoint != CheckpointMode::kNever,
+                       request_.links.empty() ? std::string() : DescribeSchedule(schedule));
   const auto known = cuts_.find(key);
   if (known != cuts_.end()) return known->second;
   PENSTOCK_ASSIGN_OR_RETURN(CostBalance cut, BalanceByCost(work_, costs.layers(), stages, false));

@@ -13,6 +13,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/program/program_archive.h"
 #include "engine/program/program_json.h"
+#include "engine/program/program_names.h"
 
 namespace penstock {
 namespace {
@@ -274,6 +275,11 @@ absl::StatusOr<ExportedProgram> ReadExportedProgram(std::shared_ptr<const std::s
   PENSTOCK_ASSIGN_OR_RETURN(program.graph, read_graph(kModelRecord));
   if (archive.Has(kTrainingRecord)) {
     PENSTOCK_ASSIGN_OR_RETURN(program.training, read_graph(kTrainingRecord));
+  }
+  if (archive.Has(kNamesRecord)) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string_view text, archive.Read(kNamesRecord));
+    PENSTOCK_ASSIGN_OR_RETURN(const json names, ParseProgramJson(text, kNamesRecord, limits));
+    PENSTOCK_RETURN_IF_ERROR(NameProgram(names, program));
   }
   ChooseFirstNames(program);
   return program;

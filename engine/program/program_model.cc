@@ -200,6 +200,8 @@ struct ProgramModel::Parts {
 ProgramModel::ProgramModel(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 ProgramModel::~ProgramModel() = default;
 
+std::shared_ptr<const std::string> ProgramModel::file() const { return parts_->program->file; }
+
 absl::StatusOr<std::shared_ptr<const ProgramModel>> ProgramModel::Create(ExportedProgram program, ProgramCuts cuts) {
   PENSTOCK_RETURN_IF_ERROR(CheckSameSignature(program));
   auto made = std::make_unique<Parts>();

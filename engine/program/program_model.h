@@ -34,6 +34,7 @@ class ProgramModel : public LayerSource {
   const std::string& name(int layer) const override;
   const std::string& module(int layer) const override;  // of a cut between operators: the operator's node
   const std::vector<TieSpec>& ties() const override;
+  std::shared_ptr<const std::string> file() const override;
   // Fails: as GraphLayer::Create.
   absl::StatusOr<std::unique_ptr<Layer>> Build(int layer, const SourceOptions& options = {}) const override;
 

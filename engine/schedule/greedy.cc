@@ -86,7 +86,7 @@ class Game {
     player.list.Forward();
     player.clock = start + costs_.stages[lane].forward;
     if (lane + 1 < static_cast<int>(players_.size())) {
-      players_[lane + 1].activations.push_back(player.clock + costs_.hop);
+      players_[lane + 1].activations.push_back(player.clock + costs_.HopBetween(lane, lane + 1));
     } else {
       player.gradients.push_back(player.clock);
     }
@@ -97,7 +97,7 @@ class Game {
     ++player.inputs;
     player.list.InputGradient();
     player.clock = start + costs_.stages[lane].input_gradient;
-    if (lane > 0) players_[lane - 1].gradients.push_back(player.clock + costs_.hop);
+    if (lane > 0) players_[lane - 1].gradients.push_back(player.clock + costs_.HopBetween(lane - 1, lane));
   }
 
   void WeightGradient(int lane) {

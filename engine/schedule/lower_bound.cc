@@ -43,7 +43,7 @@ Ticks LowerBound(const ScheduleRequest& request, const ScheduleCosts& costs, Rec
   // Times from the first stage to each, from each back to the first, and of all after it.
   std::vector<Ticks> before(stages, 0), back(stages, 0), after(stages, 0);
   for (int stage = 1; stage < stages; ++stage) {
-    const Ticks hop = lane_of[stage - 1] == lane_of[stage] ? 0 : costs.hop;
+    const Ticks hop = lane_of[stage - 1] == lane_of[stage] ? 0 : costs.HopBetween(stage - 1, stage);
     before[stage] = before[stage - 1] + times[stage - 1].forward + hop;
     back[stage] = back[stage - 1] + times[stage - 1].backward + hop;
   }

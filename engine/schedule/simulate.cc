@@ -1,7 +1,9 @@
 #include "engine/schedule/simulate.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "engine/base/status_macros.h"
 #include "engine/schedule/dependencies.h"
@@ -28,7 +30,8 @@ class Timeline {
     dependencies_.Of(action, &needed_);
     for (const Action& need : needed_) {
       const Place at = *dependencies_.Find(need);
-      start = std::max(start, result_.lanes[at.lane][at.position].end + (at.lane == place.lane ? 0 : costs_.hop));
+      const Ticks ready = result_.lanes[at.lane][at.position].end;
+      start = std::max(start, at.lane == place.lane ? ready : Arrival(need, action.stage, ready));
     }
     const Ticks cost = CostOf(action.kind, costs_.stages[action.stage]);
     AddIdle(place.lane, place.position == 0 ? IdleCause::kFill : InfoOf(action.kind).waits_for, start);
@@ -54,6 +57,19 @@ class Timeline {
   }
 
  private:
+  // When a result that is ready at its stage is at another, of a lane of its own. Where a skip goes beside the
+  // activation, the edge's transfer is of both together, and the activation's.
+  Ticks Arrival(const Action& result, int to, Ticks ready) {
+    const int from = result.stage;
+    const EdgeCosts* edge = costs_.EdgeBetween(from, to);
+    if (edge == nullptr) return ready + costs_.hop;
+    const bool beside = result.peer >= 0 && (from + 1 == to || to + 1 == from);
+    if (beside) return ready + edge->latency + costs_.hop;
+    Ticks& sent = sent_[{from, to}];
+    sent = std::max(sent, ready) + edge->transfer;
+    return sent + edge->latency + costs_.hop;
+  }
+
   // Charges the time from the lane's clock until `end`.
   void AddIdle(size_t lane, IdleCause cause, Ticks end) {
     if (end == clocks_[lane]) return;
@@ -65,7 +81,8 @@ class Timeline {
   const ScheduleCosts& costs_;
   const Dependencies& dependencies_;
   Simulation result_;
-  std::vector<Ticks> clocks_;  // per lane, the end of its last action
+  std::vector<Ticks> clocks_;                  // per lane, the end of its last action
+  std::map<std::pair<int, int>, Ticks> sent_;  // by stages (from, to): when the last message has left the link
   Ticks gradients_done_ = 0;
   std::vector<Action> needed_;
 };

@@ -50,7 +50,8 @@ struct Simulation {
 };
 
 // Runs the lists in virtual time. An action starts at the later of: the end of the previous one on its lane; the end of
-// each one it depends on, plus the hop if that ran on another lane. A hop occupies neither lane. Works with and without
+// each one it depends on, plus the hop if that ran on another lane. A hop occupies neither lane, but messages of one edge
+// that goes over a link take it one after the other, each way, in the order in which they are taken. Works with and without
 // sends and receives, with the same times.
 //
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID for `costs` that are negative, above kMaxCost, or not one per stage;

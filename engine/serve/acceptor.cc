@@ -14,6 +14,7 @@
 #include "engine/base/timer_queue.h"
 #include "engine/observe/metrics.h"
 #include "engine/serve/joined.h"
+#include "engine/serve/pipeline_errors.h"
 
 namespace penstock {
 namespace {
@@ -23,7 +24,7 @@ RejectReason RejectReasonOf(const absl::Status& status) {
   if (reason == "QUEUE_FULL") return RejectReason::kQueueFull;
   if (reason == "HANDLE_BUDGET" || reason == "HOST_MEMORY") return RejectReason::kMemory;
   if (reason == "GRAPH_LIMIT" || reason == "REQUEST_LOG_FULL" || reason == "CALLER_QUOTA") return RejectReason::kQuota;
-  if (reason == "DRAINING") return RejectReason::kDraining;
+  if (reason == "DRAINING" || reason == "PIPELINE_REFORMING") return RejectReason::kDraining;
   return RejectReason::kInvalid;
 }
 
@@ -155,6 +156,7 @@ absl::Status Acceptor::Admit(const Call& call, bool handles_reserved) const {
                  absl::StrCat("pipeline ", options_.name, " is being deleted"))
         .With("pipeline", options_.name);
   }
+  if (!calls_->lost.ok()) return PipelineReforming(options_.name);
   if (calls_->state != ServedCalls::State::kReady) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "the pipeline accepts no new work");
   }
@@ -323,7 +325,7 @@ void Acceptor::AcceptExpiry() {
   std::optional<TrainingParty> holder;
   {
     absl::MutexLock lock(&calls_->mu);
-    if (calls_->state != ServedCalls::State::kReady) return;
+    if (calls_->state != ServedCalls::State::kReady || !calls_->lost.ok()) return;
     holder = calls_->training.Expired(options_.clock->NowNanos());
     if (!holder.has_value()) return;
     const auto call =

@@ -87,9 +87,10 @@ struct Call {
   std::shared_ptr<StateJoin> join;  // of calls without handles
   Accepted accepted;
   std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>();
-  int64_t rows = 0;          // of the inputs, once known
-  int64_t queue_weight = 1;  // micro-batches, for the queue's gauges
-  int64_t turn = 0;          // of an inference, from when it is its caller's next: CallerTurns
+  int64_t rows = 0;            // of the inputs, once known
+  std::string batch_key = {};  // of an inference: it may run in one batch with those of the same key; empty: by itself
+  int64_t queue_weight = 1;    // micro-batches, for the queue's gauges
+  int64_t turn = 0;            // of an inference, from when it is its caller's next: CallerTurns
   int64_t accepted_nanos = 0;
   int64_t started_nanos = 0;  // 0: it has not; set by the thread that runs it
   int64_t read_version = 0;   // of what a read or a save copies, as it starts; set by the same thread

@@ -10,6 +10,7 @@
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/handles/handle_store.h"
+#include "engine/serve/pipeline_errors.h"
 #include "engine/tensor/held_values.h"
 
 namespace penstock {
@@ -69,6 +70,7 @@ absl::Status CallReplay::Repeat(CallRow row, int64_t from) {
     call->again = open;
     if (done) call->context.expected_state.clear();  // it was as expected
     const absl::StatusOr<Executed> executed = parts_.training->Repeat(call);
+    if (IsRankLost(executed.status())) return executed.status();  // the next replay makes it
     if (call->accepted.graph.has_value()) KeepForward(row, call, executed);
     if (open) {
       ++report_.finished;

@@ -9,16 +9,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/signature_check.h"
+#include "engine/serve/batch_rows.h"
 #include "engine/serve/open_training.h"
 #include "engine/serve/saved_state.h"
 #include "engine/tensor/micro_batch.h"
 
 namespace penstock {
 namespace {
+
+// Of a batch: what a call may ask for. Rows may take no bytes, so that a request has any number of them.
+constexpr int64_t kMaxMicroBatchesOfABatch = 4096;
 
 // The dimension of an output that its signature leaves open: the batch first, then whatever the inputs have there.
 int64_t OpenDimension(const NamedValues& inputs, size_t index, int64_t rows) {
@@ -109,6 +114,7 @@ absl::Status CallRunner::CheckTensors(Call& call) const {
                           std::to_string(*total_rows));
     }
   }
+  if (const auto* infer = call.As<InferCall>()) call.batch_key = BatchKeyOf(inputs, infer->request);
   call.inputs_checked = true;
   return absl::OkStatus();
 }
@@ -173,6 +179,54 @@ void CallRunner::StartInference(Call& call, std::function<void(absl::StatusOr<Ru
                           run.outputs = std::move(outcome->outputs);
                           done(std::move(run));
                         });
+}
+
+void CallRunner::StartBatch(const std::vector<CallPointer>& calls, int64_t micro_batch_rows, BatchDone done) const {
+  std::vector<NamedValues> inputs;
+  std::vector<int64_t> rows;
+  std::vector<std::shared_ptr<const CancelToken>> tokens;
+  for (const CallPointer& call : calls) {
+    absl::StatusOr<NamedValues> its = call->inputs.Take();
+    if (!its.ok()) return done(its.status());
+    inputs.push_back(*std::move(its));
+    rows.push_back(call->rows);
+    tokens.push_back(call->cancel);
+  }
+  // The copy of all rows, beside those of the calls.
+  MemoryReservation held;
+  if (calls.size() > 1) {
+    int64_t bytes = 0;
+    for (const NamedValues& request : inputs) {
+      for (const NamedValue& input : request) bytes += static_cast<int64_t>(input.value.tensor()->nbytes());
+    }
+    absl::StatusOr<MemoryReservation> taken =
+        TakeMemory(memory_, {.kind = MemoryClass::kInputs, .pipeline = name_}, bytes);
+    if (!taken.ok()) return done(taken.status());
+    held = *std::move(taken);
+  }
+  const Call& first = *calls.front();
+  ForwardRequest request = first.As<InferCall>()->request;
+  request.inputs = JoinRows(inputs);
+  const int64_t micro_batches = (TotalRows(rows) + micro_batch_rows - 1) / micro_batch_rows;
+  request.micro_batches = static_cast<int>(std::min(micro_batches, kMaxMicroBatchesOfABatch));
+  request.cancel = calls.size() == 1 ? first.cancel : std::make_shared<CancelToken>(std::move(tokens));
+  request.turn = first.turn;
+  pipeline_->InferAsync(std::move(request), [done = std::move(done), rows = std::move(rows),
+                                             held = std::make_shared<MemoryReservation>(std::move(held))](
+                                                absl::StatusOr<ForwardOutcome> outcome) {
+    held->Release();
+    if (!outcome.ok()) return done(outcome.status());
+    done(Guarded("a batch of inference", [&]() -> absl::StatusOr<std::vector<RunOutcome>> {
+      PENSTOCK_ASSIGN_OR_RETURN(std::vector<NamedValues> parted, PartRows(outcome->outputs, rows));
+      std::vector<RunOutcome> outcomes(rows.size());
+      for (size_t k = 0; k < rows.size(); ++k) {
+        outcomes[k].step = outcome->step;
+        outcomes[k].rows = rows[k];
+        outcomes[k].outputs = std::move(parted[k]);
+      }
+      return outcomes;
+    }));
+  });
 }
 
 absl::StatusOr<Executed> CallRunner::Run(Call& call) {

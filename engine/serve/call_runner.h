@@ -75,6 +75,10 @@ class CallRunner {
   int64_t snapshot_bytes() const { return reader_.bytes(); }  // of copies that somebody reads
   // Starts an inference or evaluation; `done` comes once, as the pipeline's callbacks do.
   void StartInference(Call& call, std::function<void(absl::StatusOr<RunOutcome>)> done) const;
+  // The same of inferences of one batch_key as one run, in micro-batches of so many rows, with the priority and turn of
+  // the first; `done` comes once, with an outcome for each. Fails: as a run; HOST_MEMORY; AreInseparable().
+  using BatchDone = std::function<void(absl::StatusOr<std::vector<RunOutcome>>)>;
+  void StartBatch(const std::vector<CallPointer>& calls, int64_t micro_batch_rows, BatchDone done) const;
 
  private:
   absl::StatusOr<ForwardRequest> Complete(ForwardRequest request, Call& call) const;

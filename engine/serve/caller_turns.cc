@@ -37,24 +37,33 @@ bool CallerTurns::Remove(const CallPointer& call) {
   return true;
 }
 
-CallPointer CallerTurns::Next(const std::function<bool(const std::string&)>& may_start) const {
+CallPointer CallerTurns::Next(absl::FunctionRef<bool(const Call&)> may_start) const {
   const Waiting* next = nullptr;
+  int64_t turn = 0;
   for (const auto& [name, caller] : callers_) {
-    if (caller.waiting.empty() || !may_start(name)) continue;
-    const Waiting& first = caller.waiting.front();
-    if (next != nullptr && first.call->turn > next->call->turn) continue;
-    if (next != nullptr && first.call->turn == next->call->turn && first.number > next->number) continue;
-    next = &first;
+    const auto starts = [&](const Waiting& one) { return may_start(*one.call); };
+    const auto found = std::find_if(caller.waiting.begin(), caller.waiting.end(), starts);
+    if (found == caller.waiting.end()) continue;
+    const bool first = found == caller.waiting.begin();
+    const int64_t its = first ? found->call->turn : EndOf(caller, *found->call);
+    if (next != nullptr && (its > turn || (its == turn && found->number > next->number))) continue;
+    next = &*found;
+    turn = its;
   }
   return next == nullptr ? nullptr : next->call;
 }
 
 void CallerTurns::Start(const CallPointer& call) {
   Caller& caller = callers_.at(call->context.caller);
-  caller.waiting.pop_front();
+  std::deque<Waiting>& waiting = caller.waiting;
+  const auto found = std::find_if(waiting.begin(), waiting.end(), [&](const Waiting& one) { return one.call == call; });
+  const bool first = found == waiting.begin();
+  if (!first) call->turn = EndOf(caller, *call);
+  // What has passed the first one counts all the same.
+  caller.end = std::max(call->turn, (caller.running > 0 ? caller.end : 0) + CostOf(*call));
+  waiting.erase(found);
   ++caller.running;
-  caller.end = call->turn;
-  GiveTurn(caller);
+  if (first) GiveTurn(caller);  // who is passed keeps its turn
 }
 
 void CallerTurns::End(const CallPointer& call) {
@@ -65,9 +74,11 @@ void CallerTurns::End(const CallPointer& call) {
 }
 
 void CallerTurns::GiveTurn(const Caller& caller) const {
-  if (caller.waiting.empty()) return;
-  const int64_t behind = caller.running > 0 ? std::max(now_, caller.end) : now_;
-  caller.waiting.front().call->turn = behind + CostOf(*caller.waiting.front().call);
+  if (!caller.waiting.empty()) caller.waiting.front().call->turn = EndOf(caller, *caller.waiting.front().call);
+}
+
+int64_t CallerTurns::EndOf(const Caller& caller, const Call& call) const {
+  return (caller.running > 0 ? std::max(now_, caller.end) : now_) + CostOf(call);
 }
 
 void CallerTurns::ForgetIfIdle(Callers::iterator caller) {

@@ -62,6 +62,18 @@ void Cancellation::SettleCancelled(const std::vector<CallPointer>& removed, bool
   }
 }
 
+void Cancellation::SettleLost(const std::vector<CallPointer>& removed, const absl::Status& why) {
+  for (const CallPointer& call : removed) {
+    SettleRemoved([&] {
+      if (journal_ == nullptr || !IsAppended(*call)) {
+        Settle(call, why);
+      } else {
+        SettleNow(call, why);
+      }
+    });
+  }
+}
+
 void Cancellation::OnDeadline(const CallPointer& call) {
   // What takes memory comes first.
   const absl::Status queued =

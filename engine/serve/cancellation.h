@@ -39,6 +39,8 @@ class Cancellation {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(calls.mu);
   // `for_good`: what stands in the journal is cancelled there, too; else it is left there, for the next life to run.
   void SettleCancelled(const std::vector<CallPointer>& removed, bool for_good) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // The same for a pipeline that has lost a rank: they fail with that, and what stands in the journal is left there.
+  void SettleLost(const std::vector<CallPointer>& removed, const absl::Status& why) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
  private:
   // Ends a call that RemoveQueued() has taken. Until the end of one in the journal is on its way there, it counts as

@@ -7,6 +7,9 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/guard.h"
+#include "engine/base/log.h"
+#include "engine/serve/batch_rows.h"
+#include "engine/serve/pipeline_errors.h"
 
 namespace penstock {
 
@@ -14,45 +17,125 @@ void InferenceLoop::Start() {
   thread_ = std::make_unique<Thread>("ps-infer", [this] { Loop(); });
 }
 
-void InferenceLoop::Loop() {
-  const auto can_start = [this] {
+bool InferenceLoop::AwaitWork() {
+  const auto may_go_on = [this] {
     calls_->mu.AssertReaderHeld();
-    return calls_->stopping || calls_->inference.runnable();
+    return calls_->stopping || calls_->inference.runnable() || calls_->inference.due_nanos() < timer_nanos_;
   };
   while (true) {
-    CallPointer call;
+    calls_->mu.Await(absl::Condition(&may_go_on));
+    if (calls_->stopping) return false;  // nothing waits any more
+    if (calls_->inference.runnable()) return true;
+    const int64_t due = calls_->inference.due_nanos();
+    if (const int64_t now = clock_->NowNanos(); due <= now) {
+      calls_->inference.Reached(now);
+      continue;
+    }
+    timer_nanos_ = due;
+    const absl::Status timed = Guarded("a batch of inference", [&] {
+      timers_->Add(due, calls_->WhileItLives([this] {
+        absl::MutexLock lock(&calls_->mu);
+        timer_nanos_ = InferenceQueue::kNever;  // looks again
+      }));
+    });
+    if (timed.ok()) continue;
+    timer_nanos_ = InferenceQueue::kNever;
+    calls_->inference.Reached(due);  // without memory to wait for others, it does not
+  }
+}
+
+void InferenceLoop::Loop() {
+  while (true) {
+    BatchPointer batch;
     {
       absl::MutexLock lock(&calls_->mu);
-      calls_->mu.Await(absl::Condition(&can_start));
-      if (calls_->stopping) return;  // nothing waits any more
+      if (!AwaitWork()) return;
       const absl::Status taken = Guarded("the start of an inference", [&] {
         calls_->mu.AssertHeld();
-        call = calls_->inference.Start();
+        batch = calls_->inference.Start();
       });
       if (!taken.ok()) continue;  // it waits as before
       calls_->UpdateQueueMetrics();
     }
-    const absl::Status started = Guarded("an inference", [&] { StartRun(call); });
-    if (!started.ok()) OnRunEnd(call, started);
+    StartRun(batch);
   }
 }
 
-void InferenceLoop::StartRun(const CallPointer& call) {
-  call->started_nanos = clock_->NowNanos();
-  settlement_->CountStart(*call);
-  // This outlives the run: Stop() waits until nothing is in flight.
-  runner_->StartInference(*call,
-                          [this, call](absl::StatusOr<RunOutcome> outcome) { OnRunEnd(call, std::move(outcome)); });
+void InferenceLoop::StartRun(const BatchPointer& batch) {
+  const int64_t now = clock_->NowNanos();
+  for (const CallPointer& call : batch->calls) call->started_nanos = now;
+  batch->left = batch->calls.size();
+  if (!batch->merges) return StartAlone(batch, batch->calls.front());
+  CountRun(*batch->calls.front());
+  const absl::Status started = Guarded("a batch of inference", [&] {
+    for (const CallPointer& call : batch->calls) settlement_->CountStart(*call);
+    // This outlives the run: Stop() waits until nothing is in flight.
+    runner_->StartBatch(
+        batch->calls, micro_batch_rows_,
+        [this, batch](absl::StatusOr<std::vector<RunOutcome>> outcomes) { OnBatchEnd(batch, std::move(outcomes)); });
+  });
+  if (!started.ok()) OnBatchEnd(batch, started);
 }
 
-void InferenceLoop::OnRunEnd(const CallPointer& call, absl::StatusOr<RunOutcome> outcome) {
-  const absl::Status settled = Guarded("an inference", [&] { Settle(call, std::move(outcome)); });
-  if (!settled.ok()) Guarded("an inference", [&] { settlement_->FailRun(call, settled); }).IgnoreError();
-  // Last: from here on, Stop() may return on its thread.
-  std::vector<std::function<void()>> callbacks;
+void InferenceLoop::CountRun(const Call& call) {
+  const bool infers = call.mode == BatchMode::kInfer;  // else it evaluates
+  if (infers && calls_->metrics != nullptr) calls_->metrics->inference_runs.Add();
+}
+
+void InferenceLoop::StartAlone(const BatchPointer& batch, const CallPointer& call) {
+  CountRun(*call);
+  const absl::Status started = Guarded("an inference", [&] {
+    if (!batch->merges) settlement_->CountStart(*call);  // else it is counted
+    runner_->StartInference(
+        *call, [this, batch, call](absl::StatusOr<RunOutcome> outcome) { OnRunEnd(batch, call, std::move(outcome)); });
+  });
+  if (!started.ok()) OnRunEnd(batch, call, started);
+}
+
+void InferenceLoop::OnBatchEnd(const BatchPointer& batch, absl::StatusOr<std::vector<RunOutcome>> outcomes) {
+  const bool inseparable = AreInseparable(outcomes.status());
+  bool again = false;  // call by call; without memory to tell, it has failed, and that is all
+  Guarded("a batch of inference", [&] {
+    again = !outcomes.ok() && batch->calls.size() > 1 && !IsRankLost(outcomes.status());
+  }).IgnoreError();
   {
     absl::MutexLock lock(&calls_->mu);
-    calls_->inference.EndRun(call);
+    calls_->inference.LeaveStages(*batch, clock_->NowNanos());  // the next one need not wait until these are told
+    if (inseparable) calls_->inference.StopMerging();
+  }
+  if (inseparable) {
+    Guarded("a batch of inference", [&] {
+      LogWarning("inference is not batched any more", {{"problem", std::string(outcomes.status().message())}});
+    }).IgnoreError();
+  }
+  for (size_t k = 0; k < batch->calls.size(); ++k) {
+    const CallPointer& call = batch->calls[k];
+    if (call->cancel->cancelled()) {
+      OnRunEnd(batch, call, cancelled_);
+    } else if (again) {
+      StartAlone(batch, call);
+    } else if (outcomes.ok()) {
+      OnRunEnd(batch, call, std::move((*outcomes)[k]));
+    } else {
+      OnRunEnd(batch, call, outcomes.status());
+    }
+  }
+}
+
+void InferenceLoop::OnRunEnd(const BatchPointer& batch, const CallPointer& call, absl::StatusOr<RunOutcome> outcome) {
+  if (IsRankLost(outcome.status())) calls_->Lose(outcome.status()).IgnoreError();  // before the caller asks again
+  const absl::Status settled = Guarded("an inference", [&] { Settle(call, std::move(outcome)); });
+  if (!settled.ok()) Guarded("an inference", [&] { settlement_->FailRun(call, settled); }).IgnoreError();
+  if (--batch->left == 0) End(batch);
+}
+
+// Last: from here on, Stop() may return on its thread.
+void InferenceLoop::End(const BatchPointer& batch) {
+  std::vector<std::function<void()>> callbacks;
+  const int64_t now = clock_->NowNanos();
+  {
+    absl::MutexLock lock(&calls_->mu);
+    calls_->inference.EndRun(batch, now);
     callbacks = calls_->TakeDrained();
   }
   ServedCalls::CallDrained(callbacks);

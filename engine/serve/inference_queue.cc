@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -30,9 +31,24 @@ void InferenceQueue::SetReady(const CallPointer& call) {
   absl::Cleanup undo = [&] {
     if (turns->second.idle()) turns_.erase(turns);
   };
+  if (!call->batch_key.empty()) ready_rows_[call->batch_key] += call->rows;
+  absl::Cleanup uncount = [&] { UncountRows(*call); };
   turns->second.Add(call);
+  std::move(uncount).Cancel();
   std::move(undo).Cancel();
   ++ready_;
+  if (!call->batch_key.empty()) ++ready_batched_;
+}
+
+void InferenceQueue::UncountRows(const Call& call) {
+  const auto rows = ready_rows_.find(call.batch_key);
+  if (rows != ready_rows_.end() && (rows->second -= call.rows) <= 0) ready_rows_.erase(rows);
+}
+
+void InferenceQueue::LeaveReady(const Call& call) {
+  --ready_;
+  if (!call.batch_key.empty()) --ready_batched_;
+  UncountRows(call);
 }
 
 void InferenceQueue::Remove(const CallPointer& call) {
@@ -43,7 +59,7 @@ void InferenceQueue::Remove(const CallPointer& call) {
 void InferenceQueue::Unready(const CallPointer& call) {
   const auto turns = turns_.find(call->priority());
   if (turns == turns_.end() || !turns->second.Remove(call)) return;
-  --ready_;
+  LeaveReady(*call);
   if (turns->second.idle()) turns_.erase(turns);
 }
 
@@ -52,36 +68,169 @@ void InferenceQueue::Leave(const CallPointer& call) {
   std::erase(waiting_, call);
 }
 
-CallPointer InferenceQueue::Start() {
-  CallPointer call = Next();
-  running_.insert(call);  // what may fail comes first
-  turns_.at(call->priority()).Start(call);
-  --ready_;
-  Leave(call);
-  call->guarded_.Enter(Call::Phase::kRunning);
-  return call;
+BatchPointer InferenceQueue::Start() {
+  const auto batch = std::make_shared<InferenceBatch>();
+  const CallPointer first = Next();
+  batch->merges = Merges(*first);
+  // What may fail comes first.
+  batch->calls.reserve(batch->merges ? std::clamp<int64_t>(batching_.max_rows, 1, ready_) : 1);
+  running_.insert(batch);
+  Take(first, *batch);
+  if (!batch->merges) return batch;
+  if (first->batch_key == gather_key_) EndGathering(first->rows + ReadyRows(gather_key_));
+  batch->holds_place = true;
+  ++batches_;
+  int64_t rows = first->rows;
+  const CallerTurns& turns = turns_.at(first->priority());
+  const auto fits = [&](const Call& call) {
+    return call.batch_key == first->batch_key && call.rows <= batching_.max_rows - rows;
+  };
+  while (rows < batching_.max_rows) {
+    const CallPointer next = turns.Next(fits);
+    if (next == nullptr) break;
+    rows += next->rows;
+    Take(next, *batch);
+  }
+  return batch;
 }
 
-void InferenceQueue::EndRun(const CallPointer& call) {
-  running_.erase(call);
-  const auto turns = turns_.find(call->priority());
-  turns->second.End(call);
-  if (turns->second.idle()) turns_.erase(turns);
+void InferenceQueue::Take(const CallPointer& call, InferenceBatch& batch) {
+  batch.calls.push_back(call);
+  turns_.at(call->priority()).Start(call);
+  LeaveReady(*call);
+  Leave(call);
+  call->guarded_.Enter(Call::Phase::kRunning);
+}
+
+void InferenceQueue::LeaveStages(InferenceBatch& batch, int64_t now_nanos) {
+  Reached(now_nanos);
+  GivePlaceBack(batch);
+  if (batch.merges) Gather(batch);
+}
+
+void InferenceQueue::GivePlaceBack(InferenceBatch& batch) {
+  if (std::exchange(batch.holds_place, false)) --batches_;
+}
+
+void InferenceQueue::EndRun(const BatchPointer& batch, int64_t now_nanos) {
+  Reached(now_nanos);
+  told_nanos_ = now_nanos;
+  GivePlaceBack(*batch);
+  running_.erase(batch);
+  for (const CallPointer& call : batch->calls) {
+    const auto turns = turns_.find(call->priority());
+    turns->second.End(call);
+    if (turns->second.idle()) turns_.erase(turns);
+  }
+}
+
+int64_t InferenceQueue::running() const {
+  int64_t calls = 0;
+  for (const BatchPointer& batch : running_) calls += std::ssize(batch->calls);
+  return calls;
+}
+
+int64_t InferenceQueue::ReadyRows(const std::string& key) const {
+  const auto rows = ready_rows_.find(key);
+  return rows == ready_rows_.end() ? 0 : rows->second;
+}
+
+// Takes no memory: the batch's calls must be told, whatever else fails.
+void InferenceQueue::Gather(const InferenceBatch& batch) {
+  constexpr int64_t kShareOfRun = 4;
+  constexpr int64_t kShortest = 500'000;  // a timer may be as late as that, and what is late keeps both sides waiting
+  gather_answered_ = 0;
+  if (batching_.max_delay_nanos.has_value() || batching_.places != 1) return;
+  if (skip_ > 0) {
+    --skip_;
+    return;
+  }
+  const int64_t wait = (now_nanos_ - std::max(batch.calls.front()->started_nanos, told_nanos_)) / kShareOfRun;
+  if (wait < kShortest) return;
+  gather_key_.swap(batch.calls.front()->batch_key);  // which nobody asks for any more
+  for (const CallPointer& call : batch.calls) gather_answered_ += call->rows;
+  gather_rows_ = ReadyRows(gather_key_) + gather_answered_;
+  gather_until_nanos_ = now_nanos_ + wait;
+}
+
+// A batch starts, of so many rows that were ready.
+void InferenceQueue::EndGathering(int64_t rows) {
+  constexpr int kMostFutile = 6;
+  const int64_t answered = std::exchange(gather_answered_, 0);
+  const int64_t absent = gather_rows_ - rows;
+  const bool waited = absent <= 0 || now_nanos_ >= gather_until_nanos_;
+  if (answered == 0 || !waited) return;  // it says nothing of those who are absent
+  futile_ = 2 * absent > answered ? std::min(futile_ + 1, kMostFutile) : 0;
+  skip_ = futile_ == 0 ? 0 : int64_t{1} << futile_;
+}
+
+int64_t InferenceQueue::DueNanos(const Call& call) const {
+  if (batching_.max_delay_nanos.has_value()) return call.accepted_nanos + *batching_.max_delay_nanos;
+  return gather_answered_ > 0 && call.batch_key == gather_key_ ? gather_until_nanos_ : 0;
+}
+
+bool InferenceQueue::IsEnough(const std::string& key, int64_t rows) const {
+  if (rows >= batching_.max_rows) return true;
+  if (batching_.max_delay_nanos.has_value()) return false;
+  return gather_answered_ == 0 || key != gather_key_ || rows >= gather_rows_;
+}
+
+bool InferenceQueue::IsDue(const Call& call) const {
+  if (hurry_ || batching_.max_delay_nanos == 0 || DueNanos(call) <= now_nanos_) return true;
+  return IsEnough(call.batch_key, ReadyRows(call.batch_key));
+}
+
+bool InferenceQueue::MayMerge(const Call& call) const { return batches_ < batching_.places && IsDue(call); }
+
+// Takes no memory: who waits for the queue asks it whenever its lock is given back.
+bool InferenceQueue::SomeMayMerge() const {
+  if (batches_ >= batching_.places) return false;
+  const auto merges = [this](const CallPointer& call) { return call->guarded_.inputs_ready && Merges(*call); };
+  const auto earliest = std::find_if(waiting_.begin(), waiting_.end(), merges);
+  if (earliest != waiting_.end() && IsDue(**earliest)) return true;
+  return std::any_of(ready_rows_.begin(), ready_rows_.end(),
+                     [this](const auto& key) { return IsEnough(key.first, key.second); });
+}
+
+int64_t InferenceQueue::due_nanos() const {
+  if (batching_.max_delay_nanos == 0 || batches_ >= batching_.places || ready_batched_ == 0 || !may_run())
+    return kNever;
+  for (const CallPointer& call : waiting_) {
+    if (!call->guarded_.inputs_ready || !Merges(*call)) continue;
+    if (const int64_t due = DueNanos(*call); due > now_nanos_) return due;
+  }
+  return kNever;  // whatever still waits, waits for something else
 }
 
 CallPointer InferenceQueue::Next() const {
-  const int64_t quarter = CallerShare(in_flight_, /*others=*/true);
-  if (running() >= in_flight_ + quarter) return nullptr;
+  if (turns_.empty()) return nullptr;
+  if (merging() && ready_batched_ == ready_ && !SomeMayMerge()) return nullptr;
+  if (!may_run()) return nullptr;
+  const int64_t quarter = Quarter();
+  // Where there is a place, only what has a priority may have to leave it to others.
+  if (has_place() && turns_.begin()->first <= 0) {
+    for (const auto& [priority, turns] : turns_) {
+      CallPointer next = turns.Next([&](const Call& call) { return !Merges(call) || MayMerge(call); });
+      if (next != nullptr) return next;
+    }
+    return nullptr;
+  }
   std::map<std::string, int64_t> urgent;  // runs with a priority, by each caller that has runs
-  for (const CallPointer& running : running_) urgent[running->context.caller] += running->priority() > 0 ? 1 : 0;
-  const auto may_start = [&](const std::string& caller, bool bounded) {
-    const auto own = urgent.find(caller);
+  for (const BatchPointer& batch : running_) {
+    std::set<std::string_view> callers;  // of a batch of several each once
+    for (const CallPointer& call : batch->calls) {
+      if (callers.insert(call->context.caller).second) urgent[call->context.caller] += call->priority() > 0 ? 1 : 0;
+    }
+  }
+  const auto may_start = [&](const Call& call, bool bounded) {
+    if (Merges(call) && !MayMerge(call)) return false;
+    const auto own = urgent.find(call.context.caller);
     return own == urgent.end() || (has_place() && (!bounded || own->second < quarter));
   };
   for (const bool shares : {true, false}) {  // where nobody else can start, whoever can
     for (const auto& [priority, turns] : turns_) {
       const bool bounded = shares && priority > 0;
-      CallPointer next = turns.Next([&](const std::string& caller) { return may_start(caller, bounded); });
+      CallPointer next = turns.Next([&](const Call& call) { return may_start(call, bounded); });
       if (next != nullptr) return next;
     }
   }

@@ -16,6 +16,7 @@
 #include "engine/observe/metrics_registry.h"
 #include "engine/observe/trace_memory.h"
 #include "engine/plan/planning.h"
+#include "engine/serve/batching_check.h"
 #include "engine/serve/open_training.h"
 #include "engine/serve/pipeline_metrics.h"
 #include "engine/serve/saved_state.h"
@@ -29,6 +30,7 @@ absl::Status PipelineBuilder::Load(PipelineSpec* spec, const std::string& kept) 
 Pipeline::Options PipelineBuilder::EngineOptions(bool rehearse, Planning* planning) const {
   Pipeline::Options engine;
   engine.devices = options_.devices;
+  engine.group = options_.group;
   engine.clock = options_.clock;
   engine.rehearse = rehearse;
   engine.profile.planning = planning;
@@ -148,11 +150,20 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   PENSTOCK_RETURN_IF_ERROR(Load(&spec, folder.empty() ? "" : JournalPaths(folder).program));
   std::shared_ptr<PipelineMetrics> metrics;
   Pipeline::Options engine = EngineOptions(may_rehearse(), planning);
+  engine.name = name;
+  if (life.lost) engine.on_rank_lost = [lost = life.lost](Rank, const absl::Status& why) { lost(why); };
   struct Held {  // goes where the creation fails
+    ~Held() {
+      stages.reset();
+      traces = MemoryReservation();
+      if (gone) gone();
+    }
+    std::function<void()> gone = {};
     std::shared_ptr<MemoryReservation> stages;
     MemoryReservation traces;
   };
-  const auto held = std::make_shared<Held>();
+  auto held = std::make_shared<Held>();
+  held->gone = life.gone;
   PENSTOCK_ASSIGN_OR_RETURN(held->stages, HoldMemory({MemoryClass::kPipelines, recipe->caller, name}, &engine));
   absl::Status traces;
   if (options_.metrics != nullptr) {
@@ -175,6 +186,7 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   spec.model.loaded_program = nullptr;  // the layers have its tensors
   if (!pipeline.ok()) return pipeline.status();
   PENSTOCK_RETURN_IF_ERROR(traces);
+  if (spec.batching.has_value() && !life.again) PENSTOCK_RETURN_IF_ERROR(CheckBatching(pipeline->get()));
   if (base.has_value()) {
     // Not before the stages: what has stood before must find its room again.
     const MemoryReservation copy =
@@ -199,11 +211,13 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   ServedPipeline::Options hosting = options_.hosting;
   hosting.name = name;
   hosting.origin = std::move(origin);
+  hosting.batching = recipe->spec.batching;
   hosting.handles = options_.handles;
   hosting.timers = options_.timers;
   hosting.clock = options_.clock;
   hosting.metrics = metrics;
-  hosting.held = held;
+  hosting.held = std::move(held);
+  hosting.on_lost = life.lost;
   hosting.memory = options_.memory;
   PENSTOCK_ASSIGN_OR_RETURN(
       std::shared_ptr<ServedPipeline> served,

@@ -22,6 +22,7 @@ class CheckpointStore;
 class DevicePool;
 class HandleStore;
 class MetricsRegistry;
+class PipelineGroup;
 class Planning;
 class TimerQueue;
 
@@ -70,6 +71,11 @@ struct PipelineLife {
   std::string id;  // empty: nothing of it outlives the process
   bool again = false;
   std::function<bool()> wanted = {};  // asked while its calls are made again; null: yes
+  // Told that it has lost a rank, perhaps more than once and before it is made, on any thread; must not block. Null:
+  // nobody is.
+  std::function<void(const absl::Status&)> lost = {};
+  // Called when all that was made has gone, and its memory with it, on any thread; must not block. Null: nobody is.
+  std::function<void()> gone = {};
 };
 
 // Makes served pipelines from specifications, and looks for their plans, with what all pipelines of a server share.
@@ -82,7 +88,8 @@ class PipelineBuilder {
   // What the pointers name must outlive the builder and all that it has made.
   struct Options {
     PipelineFactory factory;
-    DevicePool* devices = nullptr;  // handed to the factory
+    DevicePool* devices = nullptr;   // handed to the factory
+    PipelineGroup* group = nullptr;  // the same; null: there is one process
     HandleStore* handles = nullptr;
     TimerQueue* timers = nullptr;
     Clock* clock = nullptr;

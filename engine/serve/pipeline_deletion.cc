@@ -27,7 +27,8 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
     auto found = entries_.find(name);
     if (found == entries_.end()) return PipelineNotFound(name);
     PipelineEntry& entry = found->second;
-    const bool unmade = entry.pipeline == nullptr && entry.state == PipelineEntry::State::kFailed;
+    const bool unmade = entry.pipeline == nullptr && (entry.state == PipelineEntry::State::kFailed ||
+                                                      entry.state == PipelineEntry::State::kReforming);
     if (unmade) {
       SetState(entry, PipelineEntry::State::kDeleting);
       return absl::OkStatus();
@@ -86,15 +87,25 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
 // Nothing of it stands but its journal and its checkpoints.
 void PipelineTable::DeleteUnmade(const RequestKey& key, const std::string& payload_digest, const std::string& name,
                                  bool purge, const JoinPointer& join) {
+  {
+    absl::MutexLock lock(&mu_);
+    Making& making = makings_[name];
+    if (making.building) {  // it ends soon, for nobody wants it any more
+      making.deletion = [=, this] { DeleteUnmade(key, payload_digest, name, purge, join); };
+      return;
+    }
+  }
   const absl::Status posted = Guarded("the deletion of a pipeline", [&] {
     deletions_.Post([this, key, payload_digest, name, purge, join] {
       absl::Status gone =
           Guarded("the deletion of a pipeline", [&] { return RecordDeletion(key, payload_digest, name); });
       const std::shared_ptr<CheckpointFolder> folder = builder_.options().checkpoints->FindFolder(name);
       if (gone.ok() && purge && folder != nullptr) gone = folder->Purge();
+      builder_.options().handles->ReleasePipeline(name);  // what one that has lost a rank has left
       {
         absl::MutexLock lock(&mu_);
         entries_.erase(name);
+        makings_.erase(name);
       }
       Answer(key, join, gone.ok() ? absl::StatusOr<PipelineEntry>(PipelineEntry{.name = name}) : gone);
     });
@@ -143,6 +154,7 @@ absl::Status PipelineTable::DeleteNow(const RequestKey& key, const std::string& 
   {
     absl::MutexLock lock(&mu_);
     entries_.erase(name);
+    makings_.erase(name);
   }
   attempt("can't tell of a deleted pipeline", [&] {
     LogInfo("pipeline deleted", {{"pipeline", name}, {"purged", purge && purged.ok() ? "true" : "false"}});

@@ -15,6 +15,19 @@ absl::Status TableDraining() {
   return Error(absl::StatusCode::kUnavailable, "DRAINING", "the server is stopping: it makes and deletes no pipelines");
 }
 
+absl::Status PipelineReforming(const std::string& name) {
+  const std::string message =
+      absl::StrCat("pipeline ", name, " has lost a rank, and is made again when the group is complete");
+  return WithValue(PipelineError(absl::StatusCode::kUnavailable, "PIPELINE_REFORMING", message, name), "retry_after_ms",
+                   "1000");
+}
+
+bool IsRankLost(const absl::Status& status) { return absl::IsUnavailable(status) && ReasonOf(status) == "RANK_LOST"; }
+
+bool AwaitsGroup(const absl::Status& status) {
+  return IsRankLost(status) || (absl::IsUnavailable(status) && ReasonOf(status) == "GROUP_INCOMPLETE");
+}
+
 absl::Status PipelineNotFound(const std::string& name) {
   return PipelineError(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
                        absl::StrCat("there is no pipeline ", Shortened(name)), name);

@@ -18,4 +18,11 @@ absl::Status PipelineNotFound(const std::string& name);
 // UNAVAILABLE / DRAINING, of the table.
 absl::Status TableDraining();
 
+// UNAVAILABLE / PIPELINE_REFORMING, with the time after which to ask again.
+absl::Status PipelineReforming(const std::string& name);
+// Whether it is UNAVAILABLE / RANK_LOST.
+bool IsRankLost(const absl::Status& status);
+// Whether it goes away when the group is complete: RANK_LOST or GROUP_INCOMPLETE.
+bool AwaitsGroup(const absl::Status& status);
+
 }  // namespace penstock

@@ -15,6 +15,7 @@ std::shared_ptr<PipelineMetrics> AddPipelineMetrics(MetricsRegistry* registry, c
     LaneDescription& lane = lanes[stage.lane];
     lane.lane = stage.lane;
     lane.device = stage.device;
+    lane.rank = stage.rank;
     const int last = stage.first_layer + static_cast<int>(stage.layers.size()) - 1;
     absl::StrAppend(&lane.layers, lane.layers.empty() ? "" : ",", stage.first_layer, "-", last);
     lane.ideal_bubble = plan.ideal_bubble;

@@ -19,12 +19,6 @@
 #include "engine/serve/pipeline_table.h"
 
 namespace penstock {
-namespace {
-
-constexpr double kPlanningSeconds = 600;  // a plan that was found is not looked for again
-
-}  // namespace
-
 absl::StatusOr<bool> PipelineTable::MetBefore(const RequestKey& key, const std::string& payload_digest) {
   if (journal_ == nullptr || key.request_id.empty()) return false;
   {
@@ -116,9 +110,10 @@ absl::Status PipelineTable::Recover(std::function<void()> done) {
   }
   for (const JournalledPipeline& row : rows) {
     auto planning =
-        std::make_shared<Planning>(builder_.options().clock, kPlanningSeconds, [this] { return IsDraining(); });
+        std::make_shared<Planning>(builder_.options().clock, kAgainSeconds, [this] { return IsDraining(); });
     {
       absl::MutexLock lock(&mu_);
+      makings_[row.name].building = true;
       PipelineEntry entry{.name = row.name, .life = row.life, .caller = row.owner};
       entry.create_time = absl::FromUnixNanos(row.create_unix_nanos);
       entry.planning = planning;
@@ -134,36 +129,27 @@ absl::Status PipelineTable::Recover(std::function<void()> done) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<PipelineRecipe> PipelineTable::RecipeOf(const JournalledPipeline& row) const {
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineRecipe recipe, builder_.options().journal->recipe(row.specification));
+  recipe.caller = row.owner;
+  if (!recipe.asked.has_value()) recipe.asked = recipe.spec;
+  return recipe;
+}
+
 void PipelineTable::RecoverNow(const JournalledPipeline& row, const std::shared_ptr<Planning>& planning) {
   PipelineRecipe recipe;
   absl::StatusOr<std::shared_ptr<ServedPipeline>> made =
       Guarded("a pipeline that is made again", [&]() -> absl::StatusOr<std::shared_ptr<ServedPipeline>> {
-        PENSTOCK_ASSIGN_OR_RETURN(recipe, builder_.options().journal->recipe(row.specification));
-        recipe.caller = row.owner;
-        if (!recipe.asked.has_value()) recipe.asked = recipe.spec;
+        PENSTOCK_ASSIGN_OR_RETURN(recipe, RecipeOf(row));
         if (row.fingerprint != fingerprint_) {
           LogWarning("a pipeline of another build or machine is made again: its calls may go otherwise by a rounding",
                      {{"pipeline", row.name}, {"before", row.fingerprint}, {"now", fingerprint_}});
         }
-        return builder_.Build(row.name, {.id = row.life, .again = true, .wanted = [this] { return !IsDraining(); }},
-                              &recipe, may_rehearse_, planning.get());
+        PipelineLife life = NewLifeOf(row.name, row.life, /*again=*/true);
+        life.wanted = [this] { return !IsDraining(); };
+        return builder_.Build(row.name, life, &recipe, may_rehearse_, planning.get());
       });
-  if (!made.ok() && !IsDraining()) {
-    LogError(
-        "a pipeline can't be made again",
-        {{"pipeline", row.name}, {"reason", ReasonOf(made.status())}, {"error", std::string(made.status().message())}});
-  }
-  absl::MutexLock lock(&mu_);
-  PipelineEntry& entry = entries_.at(row.name);
-  entry.planning = nullptr;
-  if (recipe.asked.has_value()) entry.spec = *std::move(recipe.asked);
-  if (made.ok()) {
-    entry.pipeline = *std::move(made);
-    entry.spec.model.program_digest = recipe.spec.model.program_digest;
-  } else {
-    entry.error = WithValue(made.status(), "pipeline", row.name);
-  }
-  SetState(entry, entry.pipeline == nullptr ? PipelineEntry::State::kFailed : PipelineEntry::State::kReady);
+  EndBuild(row.name, std::move(made), std::move(recipe));
 }
 
 }  // namespace penstock

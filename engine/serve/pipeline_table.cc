@@ -46,8 +46,15 @@ PipelineEntry Present(PipelineEntry entry) {
   if (entry.pipeline != nullptr) entry.spec.optimizer = entry.pipeline->pipeline().optimizer();
   if (entry.state != PipelineEntry::State::kReady) return entry;
   entry.error = entry.pipeline->pipeline().health();
-  if (!entry.error.ok()) entry.state = PipelineEntry::State::kFailed;
+  if (!entry.error.ok()) {
+    entry.state = IsRankLost(entry.error) ? PipelineEntry::State::kReforming : PipelineEntry::State::kFailed;
+  }
   return entry;
+}
+
+bool SpansRanks(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const StagePlan& stage) { return stage.rank != Rank(0); });
 }
 
 }  // namespace
@@ -159,7 +166,8 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe
   const Start start = [&](std::optional<Standing>* standing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (!IsResourceId(name)) {
       return Error(absl::StatusCode::kInvalidArgument, "NAME_INVALID",
-                   "a pipeline's identifier has 1 to 63 of a-z, 0-9 and -, and begins with a letter")
+                   "a pipeline's identifier has 1 to 63 of a-z, 0-9, _ and -, begins with a letter and ends with none "
+                   "of _ and -")
           .With("field", "pipeline_id")
           .With("value", Shortened(name));
     }
@@ -202,6 +210,7 @@ void PipelineTable::Create(CallContext context, std::string name, PipelineRecipe
     absl::MutexLock lock(&mu_);
     creating_.erase(name);
     entries_.erase(name);
+    makings_.erase(name);
   }
   Answer(key, join, posted);
 }
@@ -216,8 +225,13 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
     PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry ready, Get(name));
     ready.planning = nullptr;
     ready.life = life;
-    PENSTOCK_ASSIGN_OR_RETURN(ready.pipeline,
-                              builder_.Build(name, {.id = ready.life}, &recipe, may_rehearse_, planning));
+    const auto asked = std::make_shared<const PipelineRecipe>(recipe);
+    PENSTOCK_ASSIGN_OR_RETURN(ready.pipeline, builder_.Build(name, NewLifeOf(name, ready.life, /*again=*/false),
+                                                             &recipe, may_rehearse_, planning));
+    if (life.empty() && SpansRanks(ready.pipeline->pipeline().plan())) {
+      absl::MutexLock lock(&mu_);
+      makings_[name].recipe = asked;
+    }
     absl::Cleanup unlist = [&] { RemoveMetrics(*ready.pipeline); };
     ready.spec.model.program_digest = recipe.spec.model.program_digest;
     PENSTOCK_RETURN_IF_ERROR(RecordCreation(key, payload_digest, ready.life, recipe, ready));
@@ -240,6 +254,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
     } else {
       if (draining_) made = TableDraining();  // its planning was cut short
       entries_.erase(name);
+      makings_.erase(name);
     }
   }
   if (!made.ok()) {
@@ -251,8 +266,10 @@ absl::StatusOr<PipelineEntry> PipelineTable::CreateNow(const std::string& name, 
     LogWarning(
         "pipeline not created",
         {{"pipeline", name}, {"reason", ReasonOf(made.status())}, {"error", std::string(made.status().message())}});
-    return WithValue(made.status(), "pipeline", name);
+    const absl::Status error = WithValue(made.status(), "pipeline", name);
+    return AwaitsGroup(error) ? WithValue(error, "retry_after_ms", "1000") : error;
   }
+  LookForLoss(name);
   Guarded("the log of a new pipeline",
           [&] {  // it is made, whatever becomes of the line
             const Pipeline& engine = made->pipeline->pipeline();
@@ -306,6 +323,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::Get(const std::string& name) const 
 absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Find(const std::string& name) const {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry entry, Get(name));
   if (entry.pipeline == nullptr && entry.state == PipelineEntry::State::kFailed) return entry.error;
+  if (entry.state == PipelineEntry::State::kReforming) return PipelineReforming(name);
   if (entry.pipeline == nullptr && !entry.life.empty() && entry.state == PipelineEntry::State::kCreating) {
     return PipelineError(absl::StatusCode::kUnavailable, "STARTING",
                          absl::StrCat("pipeline ", name, " is being made again, after a restart"), name);
@@ -382,12 +400,17 @@ absl::Status PipelineTable::CheckEmptyJournals() const {
 }
 
 void PipelineTable::Resume() {
-  absl::MutexLock lock(&mu_);
-  draining_ = false;
-  for (auto& [name, entry] : entries_) {
-    if (entry.state == PipelineEntry::State::kDraining) SetState(entry, PipelineEntry::State::kReady);
-    if (entry.pipeline != nullptr) entry.pipeline->Resume();
+  std::vector<std::string> names;
+  {
+    absl::MutexLock lock(&mu_);
+    draining_ = false;
+    for (auto& [name, entry] : entries_) {
+      if (entry.state == PipelineEntry::State::kDraining) SetState(entry, PipelineEntry::State::kReady);
+      if (entry.pipeline != nullptr) entry.pipeline->Resume();
+      names.push_back(name);
+    }
   }
+  for (const std::string& name : names) ReformIfDue(name);  // what came meanwhile
 }
 
 void PipelineTable::Close() {
@@ -403,6 +426,7 @@ void PipelineTable::Close() {
     closed_ = true;
   }
   creations_.Close();
+  losses_->Close();
   deletions_.Close();
   plans_.Close();
   for (const std::shared_ptr<ServedPipeline>& pipeline : Live()) {  // one that was being made meanwhile, too

@@ -2,6 +2,7 @@
 
 // The live pipelines, by name.
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -34,10 +35,11 @@ class Planning;
 
 // A pipeline as a list shows it.
 struct PipelineEntry {
-  enum class State { kCreating, kReady, kDraining, kDeleting, kFailed };
+  // REFORMING: it has lost a rank, or the group is not complete yet: it is made again when the group is.
+  enum class State { kCreating, kReady, kDraining, kDeleting, kFailed, kReforming };
   std::string name;
   State state = State::kCreating;
-  // FAILED only: PIPELINE_BROKEN, see Pipeline::health(), or why it could not be made again.
+  // FAILED and REFORMING only: PIPELINE_BROKEN or RANK_LOST, see Pipeline::health(), or why it could not be made again.
   absl::Status error = absl::OkStatus();
   PipelineSpec spec = {};
   std::string life = {};    // of its journal; empty: it has none, or is being made for the first time
@@ -52,7 +54,8 @@ struct PipelineEntry {
 // Creates, finds and deletes pipelines.
 //
 // Model:     A map from name to a pipeline with its state. A pipeline that could not be made leaves
-//            no entry: its error is the answer of Create().
+//            no entry: its error is the answer of Create(). One that loses a rank is stopped, and made again when the
+//            group is complete: with a journal as after a restart, without one from its last checkpoint.
 // Owns:      The served pipelines, with whoever holds a reference meanwhile; three threads: `ps-creations` creates one
 //            pipeline after the other (one that takes longer than its planning and kPatience keeps no other waiting: a
 //            single operator that is measured can't be interrupted), `ps-deletions` destroys them, `ps-plans` (plan_queue.h) looks for plans that
@@ -63,7 +66,7 @@ struct PipelineEntry {
 //            Callbacks come on these threads and must not call Close().
 // Lifecycle: Drain(), perhaps Resume(), then Close(), then destruction, before the handle store's.
 // Fails:     ALREADY_EXISTS / PIPELINE_EXISTS; NOT_FOUND / PIPELINE_NOT_FOUND; FAILED_PRECONDITION /
-//            PIPELINE_NOT_READY while it is made or deleted, PIPELINE_IN_USE; UNAVAILABLE / DRAINING;
+//            PIPELINE_NOT_READY while it is made or deleted, PIPELINE_IN_USE; UNAVAILABLE / DRAINING, PIPELINE_REFORMING;
 //            RESOURCE_EXHAUSTED / CALLER_QUOTA beyond max_pipelines, or beyond a quarter of them while another
 //            caller has some; HOST_MEMORY where the ledger has no
 //            room, QUEUE_FULL or CALLER_QUOTA of Plan() and Search() where too many wait; whatever making
@@ -97,12 +100,16 @@ class PipelineTable {
   // taken.
   using AcceptExisting = std::function<absl::Status(const PipelineEntry&)>;
   void Create(CallContext context, std::string name, PipelineRecipe recipe, AcceptExisting accept, CreateCallback done);
-  // Makes the pipelines of the journal again, and calls back when each is READY or FAILED. A name that is FAILED so can
-  // only be deleted. Once, before any other call.
+  // Makes the pipelines of the journal again, and calls back when each is READY, FAILED or REFORMING. A name that is
+  // FAILED so can only be deleted. Once, before any other call.
   absl::Status Recover(std::function<void()> done) ABSL_LOCKS_EXCLUDED(mu_);
 
   // What Create() would do, without doing it. CANCELLED / WORK_CANCELLED soon after `cancel`.
   void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
+
+  // Makes those again that are REFORMING. To be called each time that the group becomes complete: after the losses
+  // before it were told to the pipelines.
+  void OnGroupComplete() ABSL_LOCKS_EXCLUDED(mu_);
 
   // What it could do, best first; in the same way.
   void Search(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, SearchCallback done);
@@ -169,6 +176,49 @@ class PipelineTable {
                                           const std::string& payload_digest, PipelineRecipe recipe, Planning* planning)
       ABSL_LOCKS_EXCLUDED(mu_);
   void RecoverNow(const JournalledPipeline& row, const std::shared_ptr<Planning>& planning) ABSL_LOCKS_EXCLUDED(mu_);
+  // What a pipeline of the journal is made from again.
+  absl::StatusOr<PipelineRecipe> RecipeOf(const JournalledPipeline& row) const;
+
+  // What is known of the making of a pipeline, as long as it has an entry.
+  struct Making {
+    uint64_t number = 0;                                // of the last build
+    int64_t completions = 0;                            // of the group, when its last build began
+    std::shared_ptr<const PipelineRecipe> recipe = {};  // of one over ranks without a journal
+    std::string last_checkpoint = {};                   // of one that has lost a rank
+    bool standing = false;                              // what has lost a rank has not gone
+    bool due = false;                                   // the group has become complete since it was tried
+    bool building = false;                              // or is about to be
+    std::function<void()> deletion = {};                // that waits for the end of that
+  };
+  // Where pipelines that may outlive the table tell what has become of them.
+  class Losses {
+   public:
+    explicit Losses(PipelineTable* table) : table_(table) {}
+    // Runs a job on the thread of deletions, unless the table is closed.
+    void Post(const std::function<void(PipelineTable&)>& job) ABSL_LOCKS_EXCLUDED(mu_);
+    void Close() ABSL_LOCKS_EXCLUDED(mu_);
+    int64_t completions() const { return completions_.load(); }  // of the group
+    void CountCompletion() { completions_.fetch_add(1); }
+
+   private:
+    std::atomic<int64_t> completions_ = 0;
+    absl::Mutex mu_;
+    PipelineTable* table_ ABSL_GUARDED_BY(mu_);  // null: it is closed
+  };
+  // A build begins.
+  PipelineLife NewLifeOf(const std::string& name, const std::string& id, bool again) ABSL_LOCKS_EXCLUDED(mu_);
+  // `seen`: how often the group had become complete at the loss.
+  void LoseNow(const std::string& name, uint64_t number, const absl::Status& why, int64_t seen)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void OnGone(const std::string& name, uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
+  void ReformIfDue(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
+  void ReformNow(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<PipelineRecipe> RecipeAgain(const PipelineEntry& entry) ABSL_LOCKS_EXCLUDED(mu_);
+  // Of one that was made again, or was to be.
+  void EndBuild(const std::string& name, absl::StatusOr<std::shared_ptr<ServedPipeline>> made, PipelineRecipe recipe)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void LookForLoss(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsDeleting(const std::string& name) const ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the pipeline durable, and that the request for it has been met.
   absl::Status RecordCreation(const RequestKey& key, const std::string& payload_digest, const std::string& life,
                               const PipelineRecipe& recipe, const PipelineEntry& entry) const;
@@ -192,6 +242,8 @@ class PipelineTable {
   std::vector<std::shared_ptr<ServedPipeline>> Live(bool deleting_too = true) const ABSL_LOCKS_EXCLUDED(mu_);
   bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
 
+  static constexpr double kAgainSeconds = 600;  // a plan that was found is not looked for again
+
   const int max_pipelines_;
   DaemonJournal* const journal_;  // null: there is none
   const std::string fingerprint_;
@@ -201,11 +253,14 @@ class PipelineTable {
 
   mutable absl::Mutex mu_;
   std::map<std::string, PipelineEntry> entries_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Making> makings_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, JoinPointer> creating_ ABSL_GUARDED_BY(mu_);
   RequestLog<JoinPointer> log_ ABSL_GUARDED_BY(mu_);
   uint64_t versions_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t builds_ ABSL_GUARDED_BY(mu_) = 0;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  const std::shared_ptr<Losses> losses_ = std::make_shared<Losses>(this);
   TurnThread creations_;  // last, with the next: they use all of the above
   JobThread deletions_{"ps-deletions"};
   PlanQueue plans_;

@@ -6,6 +6,16 @@
 
 namespace penstock {
 
+absl::Status ServedCalls::Lose(const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mu);
+    if (!lost.ok()) return lost;
+    lost = why;
+  }
+  if (on_lost) Guarded("what is told of a lost rank", [&] { on_lost(why); }).IgnoreError();
+  return why;
+}
+
 void ServedCalls::RemoveQueued(const CallPointer& call) {
   Of(call).Enter(Call::Phase::kDone);
   if (call->training.has_value()) {

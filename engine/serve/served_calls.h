@@ -73,11 +73,16 @@ struct ServedCalls {
     };
   }
 
-  const std::shared_ptr<PipelineMetrics> metrics;  // null: counts go nowhere
-  std::weak_ptr<const void> owner;                 // the pipeline, whose parts use this; set once, before any call
+  // Notes that a rank is lost, and returns the first such loss. From now on no call runs and none is accepted.
+  absl::Status Lose(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
+
+  const std::shared_ptr<PipelineMetrics> metrics;    // null: counts go nowhere
+  std::function<void(const absl::Status&)> on_lost;  // told of the first loss, without a lock; may be null
+  std::weak_ptr<const void> owner;                   // the pipeline, whose parts use this; set once, before any call
 
   mutable absl::Mutex mu;
   State state ABSL_GUARDED_BY(mu) = State::kReady;
+  absl::Status lost ABSL_GUARDED_BY(mu);      // not OK: a rank is, and calls that have not ended are left as they are
   bool stopping ABSL_GUARDED_BY(mu) = false;  // nothing waits or runs any more, and the threads end
   RequestLog<RecordedAnswer> log ABSL_GUARDED_BY(mu);
   TrainingQueue training ABSL_GUARDED_BY(mu);

@@ -12,6 +12,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/journal/journal_errors.h"
 #include "engine/observe/metrics.h"
+#include "engine/plan/planner.h"
 #include "engine/serve/call_replay.h"
 
 namespace penstock {
@@ -36,6 +37,23 @@ TrainingQueue::Origin OriginOf(const ServedPipeline::Options& options, const Ser
           .at_boundary = training.accumulation.none()};
 }
 
+// One batch for each lane keeps all of them busy; more would be closed before others can join.
+BatchLimits BatchLimitsOf(const std::optional<DynamicBatchingSpec>& spec, const Pipeline& pipeline) {
+  if (!spec.has_value()) return {};
+  BatchLimits limits{.places = LaneCount(pipeline.plan()), .max_rows = spec->max_rows};
+  if (const std::optional<double> delay = spec->max_delay_seconds; delay.has_value()) {
+    limits.max_delay_nanos = static_cast<int64_t>(*delay * 1e9);
+  }
+  return limits;
+}
+
+int64_t MicroBatchRowsOf(const std::optional<DynamicBatchingSpec>& spec, const Pipeline& pipeline) {
+  if (!spec.has_value()) return 1;
+  if (spec->micro_batch_rows > 0) return spec->micro_batch_rows;
+  const int64_t lanes = LaneCount(pipeline.plan());
+  return (spec->max_rows + lanes - 1) / lanes;
+}
+
 }  // namespace
 
 std::shared_ptr<ServedPipeline> ServedPipeline::Start(std::unique_ptr<Pipeline> pipeline,
@@ -51,6 +69,7 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> ServedPipeline::Start(std::uniqu
   std::shared_ptr<ServedPipeline> served(
       new ServedPipeline(std::move(pipeline), std::move(checkpoints), std::move(options), std::move(durable)));
   served->calls_.owner = served;
+  served->calls_.on_lost = served->options_.on_lost;
   if (served->journal_ != nullptr) PENSTOCK_RETURN_IF_ERROR(served->Replay(from, std::move(wanted)));
   served->training_.Start();
   served->inference_.Start();
@@ -98,7 +117,8 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
                                         TakeMemoryAnyway(options_.memory, AnswersOf(options_.name), 0)),
              TrainingQueue({options_.train_queue_calls, options_.train_queue_bytes},
                            OriginOf(options_, durable, *pipeline_)),
-             InferenceQueue({options_.infer_queue_calls, options_.infer_queue_bytes}, options_.infer_in_flight),
+             InferenceQueue({options_.infer_queue_calls, options_.infer_queue_bytes}, options_.infer_in_flight,
+                            BatchLimitsOf(options_.batching, *pipeline_)),
              options_.metrics),
       runner_(options_.name, options_.origin, pipeline_.get(), checkpoints_.get(), options_.memory),
       settlement_(options_.name, &calls_, options_.handles, checkpoints_.get(), options_.timers, options_.clock),
@@ -125,7 +145,8 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
                 &calls_, &preparation_, &settlement_, &cancellation_, journal_.get()),
       training_(&calls_, &runner_, pipeline_.get(), &settlement_, &watch_, journal_.get(), automatic_.get(),
                 options_.timers, options_.clock),
-      inference_(&calls_, &runner_, &settlement_, options_.clock) {
+      inference_(&calls_, &runner_, &settlement_, options_.timers, options_.clock,
+                 MicroBatchRowsOf(options_.batching, *pipeline_)) {
   if (options_.metrics == nullptr) return;
   const double micro_batches = std::max(1, pipeline_->plan().schedule.micro_batches);
   auto& queues = options_.metrics->queues;
@@ -187,6 +208,7 @@ void ServedPipeline::ReleaseJournal() const {
 void ServedPipeline::StopAccepting() {
   absl::MutexLock lock(&calls_.mu);
   if (calls_.state == State::kReady) calls_.state = State::kDraining;
+  calls_.inference.SetHurry(true);
 }
 
 void ServedPipeline::Drain(bool force, std::function<void()> done) {
@@ -204,6 +226,7 @@ void ServedPipeline::DrainAs(State state, bool force, std::function<void()> done
     if (force) cancelled = calls_.Waiting();    // what may fail comes first
     calls_.drained.push_back(std::move(done));  // the same
     if (calls_.state == State::kReady) calls_.state = state;
+    calls_.inference.SetHurry(true);
     cancellation_.RemoveQueued(calls_, cancelled);
   }
   cancellation_.SettleCancelled(cancelled, /*for_good=*/state == State::kDeleting);
@@ -214,6 +237,7 @@ void ServedPipeline::Resume() {
   absl::MutexLock lock(&calls_.mu);
   if (calls_.state != State::kDraining) return;
   calls_.state = State::kReady;
+  calls_.inference.SetHurry(false);
   watch_.Watch(calls_);  // a lease that was over meanwhile
 }
 
@@ -251,6 +275,33 @@ absl::StatusOr<bool> ServedPipeline::EnqueueLastSave(const LastSave& save, const
   calls_.Of(call).inputs_ready = true;
   acceptor_.Enqueue(calls_, call);
   return true;
+}
+
+void ServedPipeline::StopLost(const absl::Status& why) {
+  const absl::Status lost = calls_.Lose(why);
+  std::vector<CallPointer> left;
+  {
+    absl::MutexLock lock(&calls_.mu);
+    left = calls_.Waiting();
+    cancellation_.RemoveQueued(calls_, left);
+  }
+  cancellation_.SettleLost(left, lost);
+  Stop();
+  std::vector<HandleId> graphs;
+  {
+    absl::MutexLock lock(&calls_.mu);
+    graphs = calls_.training.TakeGraphs();
+  }
+  const absl::Status stale =
+      Error(absl::StatusCode::kFailedPrecondition, "GRAPH_STALE",
+            "the pipeline has lost a rank, and this graph with it: ask for the Forward again, by its request_id")
+          .With("pipeline", options_.name);
+  for (const HandleId& id : graphs) options_.handles->Invalidate(id, stale);
+}
+
+std::string ServedPipeline::last_checkpoint() const {
+  absl::MutexLock lock(&calls_.mu);
+  return calls_.training.last_checkpoint();
 }
 
 void ServedPipeline::Stop() {

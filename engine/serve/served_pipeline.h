@@ -76,7 +76,8 @@ class ServedPipeline {
  public:
   struct Options {
     std::string name = {};
-    CheckpointOrigin origin = {};  // as CallRunner's
+    CheckpointOrigin origin = {};                      // as CallRunner's
+    std::optional<DynamicBatchingSpec> batching = {};  // of inference
     HandleStore* handles = nullptr;
     TimerQueue* timers = nullptr;
     Clock* clock = nullptr;
@@ -94,6 +95,8 @@ class ServedPipeline {
     int64_t request_log_entries = 100'000;
     absl::Duration request_log_time = absl::Hours(24);
     AutomaticCheckpoints::Limits journal_limits = {};
+    // Told once that a call has failed for a lost rank, on any thread; must not block. May be null.
+    std::function<void(const absl::Status&)> on_lost = {};
   };
 
   // What makes a pipeline's calls durable.
@@ -246,6 +249,11 @@ class ServedPipeline {
   void Resume() ABSL_LOCKS_EXCLUDED(calls_.mu);
   // Cancels what has not started, waits for what runs, joins the threads. From no thread of its own.
   void Stop() ABSL_LOCKS_EXCLUDED(calls_.mu);
+  // Stop() of a pipeline that has lost a rank. What waits or runs ends with `why`, or with the loss that was noticed
+  // before; of that, what stands in the journal is left there, to be made again. Its graphs can't be used any more.
+  void StopLost(const absl::Status& why) ABSL_LOCKS_EXCLUDED(calls_.mu);
+  // The checkpoint that was saved or restored last; empty: none, or it is deleted.
+  std::string last_checkpoint() const ABSL_LOCKS_EXCLUDED(calls_.mu);
   // After Stop(): removes the checkpoints.
   absl::Status PurgeCheckpoints() { return checkpoints_->Purge(); }
 

@@ -11,6 +11,7 @@
 #include "engine/base/log_scope.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/timer_queue.h"
+#include "engine/serve/pipeline_errors.h"
 
 namespace penstock {
 namespace {
@@ -85,7 +86,7 @@ void TrainingLoop::Run(const CallPointer& call) {
     }).IgnoreError();
     settlement_->RecordEnd(*call, step, absl::Status(absl::StatusCode::kInternal, ""), nullptr);
   };
-  absl::StatusOr<Executed> executed = Guarded("a training call", [&] { return Execute(*call); });
+  absl::StatusOr<Executed> executed = LookForLoss(Guarded("a training call", [&] { return Execute(*call); }));
   const bool writes = executed.ok() && executed->write != nullptr;
 
   std::vector<HandleId> stale_graphs;
@@ -102,7 +103,7 @@ void TrainingLoop::Run(const CallPointer& call) {
         if (executed->run.loss.has_value()) calls_->totals.last_loss = executed->run.loss;
         calls_->totals.last_measured_bubble = executed->run.measured_bubble;
       }
-    } else if (guarded.deadline_passed) {
+    } else if (guarded.deadline_passed && !IsRankLost(executed.status())) {
       executed = PassedDeadline();
     }
     calls_->training.Reconcile(*call, pipeline_->accumulating(), now);
@@ -148,6 +149,10 @@ void TrainingLoop::Write(const CallPointer& call, absl::StatusOr<Executed> execu
 }
 
 void TrainingLoop::SaveAfter(const Call& call) {
+  {
+    absl::MutexLock lock(&calls_->mu);
+    if (!calls_->lost.ok()) return;
+  }
   AutomaticCheckpoints::Write write = automatic_->After(call);
   if (write == nullptr) return;
   JobThread::Prepared job = JobThread::Prepare([this, write = std::move(write)]() mutable {
@@ -195,7 +200,9 @@ void TrainingLoop::FailRun(const CallPointer& call, const absl::Status& error) {
 }
 
 void TrainingLoop::Settle(const CallPointer& call, absl::StatusOr<Executed> executed, const std::string& token) {
-  if (journal_ == nullptr || !CallJournal::Keeps(*call)) return SettleNow(call, std::move(executed), token);
+  // One that a lost rank has ended stays open in the journal: the pipeline that is made again makes it.
+  const bool left = !executed.ok() && IsRankLost(executed.status());
+  if (left || journal_ == nullptr || !CallJournal::Keeps(*call)) return SettleNow(call, std::move(executed), token);
   CallAnswer answer =
       executed.ok() ? settlement_->AnswerOf(*call, *executed, token) : settlement_->AnswerOf(*call, executed.status());
   const auto result = std::make_shared<absl::StatusOr<Executed>>(std::move(executed));
@@ -216,7 +223,7 @@ void TrainingLoop::SettleNow(const CallPointer& call, absl::StatusOr<Executed> e
 
 absl::StatusOr<Executed> TrainingLoop::Repeat(const CallPointer& call) {
   call->started_nanos = clock_->NowNanos();
-  absl::StatusOr<Executed> executed = Guarded("a repeated call", [&] { return Finish(Execute(*call)); });
+  absl::StatusOr<Executed> executed = LookForLoss(Guarded("a repeated call", [&] { return Finish(Execute(*call)); }));
   std::vector<HandleId> stale_graphs;
   {
     absl::MutexLock lock(&calls_->mu);
@@ -242,7 +249,19 @@ absl::Status TrainingLoop::PrepareJournal(const Call& call) {
   return CallJournal::Keeps(call) ? automatic_->BeforeFirst(call) : absl::OkStatus();
 }
 
+absl::StatusOr<Executed> TrainingLoop::LookForLoss(absl::StatusOr<Executed> executed) const {
+  if (executed.ok()) return executed;
+  absl::Status lost = pipeline_->health();
+  if (!IsRankLost(lost)) lost = executed.status();
+  if (!IsRankLost(lost)) return executed;
+  return calls_->Lose(lost);
+}
+
 absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
+  {
+    absl::MutexLock lock(&calls_->mu);
+    PENSTOCK_RETURN_IF_ERROR(calls_->lost);
+  }
   if (LooksAtCheckpoints(call)) AwaitWritten();
   PENSTOCK_RETURN_IF_ERROR(PrepareJournal(call));
   // A replay makes a call without an outcome: no checkpoint that has its effect may be one to go on from.

@@ -58,6 +58,9 @@ class TrainingLoop {
   void Loop() ABSL_LOCKS_EXCLUDED(calls_->mu);
   void Run(const CallPointer& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   absl::StatusOr<Executed> Execute(Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  // Of a pipeline that has lost a rank: whatever the call failed with, it has had no effect and is left as it was, to be
+  // made again.
+  absl::StatusOr<Executed> LookForLoss(absl::StatusOr<Executed> executed) const ABSL_LOCKS_EXCLUDED(calls_->mu);
   // What must stand in checkpoints before the call runs.
   absl::Status PrepareJournal(const Call& call) ABSL_LOCKS_EXCLUDED(calls_->mu);
   // Begins an automatic checkpoint, if it is time for one.

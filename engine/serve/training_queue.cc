@@ -92,6 +92,13 @@ bool TrainingQueue::graphs_open() const {
   return std::any_of(graphs_.begin(), graphs_.end(), [](const OpenGraph& graph) { return !graph.graph.expired(); });
 }
 
+std::vector<HandleId> TrainingQueue::TakeGraphs() {
+  std::vector<HandleId> taken;
+  for (const OpenGraph& graph : graphs_) taken.push_back(graph.id);
+  graphs_.clear();
+  return taken;
+}
+
 bool TrainingQueue::Rename(const HandleId& from, const HandleId& to) {
   for (OpenGraph& graph : graphs_) {
     if (graph.id != from) continue;
@@ -133,7 +140,10 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
   if (call.As<ReadCall>() != nullptr || call.As<CompactCall>() != nullptr) return stale;
   if (call.As<SaveCall>() != nullptr || call.As<CopyCall>() != nullptr) return stale;
   if (const auto* removed = call.As<DeleteCall>()) {
-    if (removed->id == saved_checkpoint_) saved_version_ = -1;
+    if (removed->id == saved_checkpoint_) {
+      saved_version_ = -1;
+      saved_checkpoint_.clear();
+    }
     return stale;
   }
   version_ = call.accepted.sequence;

@@ -79,6 +79,10 @@ class TrainingQueue {
   bool at_boundary() const { return at_boundary_ && !state_.accumulating() && !state_.has_losses(); }
   // Whether a Backward can still use a graph.
   bool graphs_open() const;
+  // The handles of all graphs that are known: nothing can use them any more.
+  std::vector<HandleId> TakeGraphs();
+  // The checkpoint that was saved or restored last, if it has not been deleted; else empty.
+  const std::string& last_checkpoint() const { return saved_checkpoint_; }
   // Of the last call that ran: all before it have ended.
   int64_t ended_sequence() const { return ended_sequence_; }
 

@@ -65,7 +65,8 @@ class Carrier {
   // What Start() of other ranks' carriers needs to reach this one.
   virtual std::string address() const = 0;
   virtual absl::Status Start(const std::map<Rank, std::string>& peers, Handlers handlers) = 0;
-  // Never blocks. Keeps the payload's owners until its bytes have been read.
+  // Never blocks. Keeps the payload's owners until its bytes have been read, which may be before it returns: an owner's end
+  // must need no lock that the caller holds.
   virtual void Send(Rank to, Frame frame) = 0;
   // Gives an edge up, as if it had failed; `on_lost` is called with `why`. What the peer sends may still come, and the
   // peer itself may not notice.

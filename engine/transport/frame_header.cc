@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/rank_message.h"
 #include "engine/base/status_macros.h"
 #include "engine/transport/packed_bytes.h"
 
@@ -25,6 +26,8 @@ std::string EncodeFrameHeader(const FrameHeader& header) {
   out.Put(static_cast<uint8_t>(header.kind));
   out.PutText(header.channel.pipeline);
   out.Put(header.channel.epoch.value());
+  out.Put(header.stream.run);
+  out.Put(header.stream.number);
   out.Put(header.payload_bytes);
   out.Put(header.messages);
   std::string bytes = out.Take();
@@ -50,9 +53,11 @@ absl::StatusOr<FrameHeader> DecodeFrameHeader(std::string_view bytes) {
   PENSTOCK_RETURN_IF_ERROR(in.Get("kind", &kind));
   PENSTOCK_RETURN_IF_ERROR(in.GetText("pipeline", &pipeline));
   PENSTOCK_RETURN_IF_ERROR(in.Get("pipeline_epoch", &channel_epoch));
+  PENSTOCK_RETURN_IF_ERROR(in.Get("stream.run", &header.stream.run));
+  PENSTOCK_RETURN_IF_ERROR(in.Get("stream.number", &header.stream.number));
   PENSTOCK_RETURN_IF_ERROR(in.Get("payload_bytes", &header.payload_bytes));
   PENSTOCK_RETURN_IF_ERROR(in.Get("messages", &header.messages));
-  if (kind < 1 || kind > static_cast<uint8_t>(FrameKind::kGoodbye)) {
+  if (kind < 1 || kind > static_cast<uint8_t>(FrameKind::kEcho)) {
     return BadRankMessage("kind", "must be known", absl::StrCat(kind));
   }
   if (pipeline.size() > kMaximumNameBytes) {

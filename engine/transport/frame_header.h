@@ -31,11 +31,22 @@ struct ChannelName {
   auto operator<=>(const ChannelName&) const = default;
 };
 
+// Messages of one channel that are taken in the order in which they are sent, and share a credit that nothing else uses:
+// those of a run for one receiver from one sender, of one kind.
+struct StreamName {
+  int64_t run = 0;
+  int64_t number = 0;  // within the run
+
+  auto operator<=>(const StreamName&) const = default;
+};
+
 enum class FrameKind : uint8_t {
   kMessage = 1,
   kTaken = 2,    // the receiver has no use any more for so many messages and bytes
   kRefused = 3,  // a message was not what it said; `content` has the error
   kGoodbye = 4,  // the sender closes its edges in order
+  kProbe = 5,    // of no channel: its payload is read and dropped, and
+  kEcho = 6,     // this goes back, with the probe's stream
 };
 
 struct FrameHeader {
@@ -44,6 +55,7 @@ struct FrameHeader {
   Rank to;
   FrameKind kind = FrameKind::kMessage;
   ChannelName channel;
+  StreamName stream;          // of a message; of those that were taken
   int64_t payload_bytes = 0;  // of a message; of those that were taken
   int64_t messages = 0;       // taken
   std::string_view content;   // the rest: of a message, what tensor_message.h reads

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/rank_message.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/copy_tensors.h"
-#include "engine/transport/packed_bytes.h"
 
 namespace penstock {
 namespace {
@@ -19,14 +19,23 @@ absl::StatusOr<Batch> OnHost(Batch values, DeviceStreams& from) {
   return std::move(copies.values);
 }
 
+constexpr size_t kEarlyRuns = 1000;
+
 }  // namespace
 
+StreamName StreamOf(const MessageKey& key) {
+  const auto kind = static_cast<int64_t>(key.kind);
+  return {.run = key.run, .number = (kind << 48) | (int64_t{key.stage} << 24) | int64_t{key.peer + 1}};
+}
+
 GroupTransport::GroupTransport(PeerEdges* edges, Options options)
-    : options_(std::move(options)), mailboxes_(static_cast<int>(options_.rank_of_stage.size())) {
+    : options_(std::move(options)),
+      mailboxes_(static_cast<int>(options_.rank_of_stage.size()), Mailboxes::Early::kPossible) {
   channel_ = edges->OpenChannel(
       options_.channel, options_.credits,
-      {.on_message = [this](Rank from, std::string_view content, int64_t payload_bytes,
-                            Receipt receipt) { return OnMessage(from, content, payload_bytes, std::move(receipt)); },
+      {.on_message =
+           [this](Rank from, const StreamName& stream, std::string_view content, int64_t payload_bytes,
+                  Receipt receipt) { return OnMessage(from, stream, content, payload_bytes, std::move(receipt)); },
        .on_failed =
            [this](Rank peer, const absl::Status& why) {
              if (options_.on_failed) options_.on_failed(peer, why);
@@ -40,12 +49,15 @@ void GroupTransport::Open(int64_t run) {
   mailboxes_.Open(run);
   absl::MutexLock lock(&mu_);
   sent_.try_emplace(run);
+  early_.erase(run);
 }
 
 void GroupTransport::Close(int64_t run) {
+  channel_->DropRun(run);
   mailboxes_.Close(run);
   absl::MutexLock lock(&mu_);
   sent_.erase(run);
+  early_.erase(run);
 }
 
 Rank GroupTransport::ReceiverOf(const MessageKey& key) const {
@@ -87,11 +99,12 @@ absl::Status GroupTransport::SendToRank(Rank to, const MessageKey& key, Batch va
   }
   PENSTOCK_ASSIGN_OR_RETURN(const Batch on_host, OnHost(std::move(values), StreamsOfSender(key)));
   PENSTOCK_ASSIGN_OR_RETURN(EncodedMessage message, EncodeTensorMessage(key, on_host));
-  return channel_->Send(to, message.header, std::move(message.payload),
-                        options_.clock->NowNanos() + options_.send_timeout_nanos, ToString(key));
+  return channel_->Send(to, StreamOf(key), message.header, std::move(message.payload), options_.send_timeout_nanos,
+                        ToString(key));
 }
 
-absl::StatusOr<const std::vector<TensorForm>*> GroupTransport::Admit(Rank from, const MessageKey& key) const {
+absl::StatusOr<const std::vector<TensorForm>*> GroupTransport::Admit(Rank from, const StreamName& stream,
+                                                                     const MessageKey& key) {
   const auto stages = static_cast<int>(options_.rank_of_stage.size());
   const Rank of_stage = IsToLeader(key.kind) ? from : options_.self;
   if (key.stage >= stages || options_.rank_of_stage[key.stage] != of_stage) {
@@ -111,15 +124,26 @@ absl::StatusOr<const std::vector<TensorForm>*> GroupTransport::Admit(Rank from, 
       return BadRankMessage("key.peer", absl::StrCat("must name a stage of rank ", from.value()), absl::StrCat(sender));
     }
   }
-  if (mailboxes_.IsClosed(key.stage, key.run)) return absl::CancelledError("the run has ended");
+  if (stream != StreamOf(key)) {
+    return BadRankMessage("stream", "must be that of the message", absl::StrCat(stream.run, "/", stream.number));
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    if (mailboxes_.IsClosed(key.stage, key.run)) return absl::CancelledError("the run has ended");
+    if (!sent_.contains(key.run) && early_.insert(key.run).second && early_.size() > kEarlyRuns) {
+      early_.erase(key.run);
+      return BadRankMessage("key.run", absl::StrCat("must be one of at most ", kEarlyRuns, " that are not open here"),
+                            absl::StrCat(key.run));
+    }
+  }
   return options_.expected ? options_.expected(key) : nullptr;
 }
 
-absl::StatusOr<Landing> GroupTransport::OnMessage(Rank from, std::string_view content, int64_t payload_bytes,
-                                                  Receipt receipt) {
+absl::StatusOr<Landing> GroupTransport::OnMessage(Rank from, const StreamName& stream, std::string_view content,
+                                                  int64_t payload_bytes, Receipt receipt) {
   PENSTOCK_ASSIGN_OR_RETURN(
       DecodedMessage message,
-      DecodeTensorMessage(content, payload_bytes, [&](const MessageKey& key) { return Admit(from, key); }));
+      DecodeTensorMessage(content, payload_bytes, [&](const MessageKey& key) { return Admit(from, stream, key); }));
   return Landing{.places = std::move(message.places),
                  .on_ended = [this, from, key = message.key, values = std::move(message.values),
                               receipt = std::move(receipt)](const absl::Status& landed) mutable {

@@ -7,7 +7,9 @@
 namespace penstock {
 
 LocalTransport::LocalTransport(std::vector<DeviceStreams*> streams, std::function<void(const MessageKey&)> on_arrival)
-    : streams_(std::move(streams)), on_arrival_(std::move(on_arrival)), mailboxes_(static_cast<int>(streams_.size())) {}
+    : streams_(std::move(streams)),
+      on_arrival_(std::move(on_arrival)),
+      mailboxes_(static_cast<int>(streams_.size()), Mailboxes::Early::kNever) {}
 
 absl::Status LocalTransport::Send(const MessageKey& key, Batch values) {
   PENSTOCK_ASSIGN_OR_RETURN(ValuesInFlight message,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/check.h"
 #include "engine/base/error.h"
 
 namespace penstock {
@@ -12,7 +13,7 @@ constexpr size_t kRemembered = 1000;  // closed runs
 
 }  // namespace
 
-Mailboxes::Mailboxes(int stages) {
+Mailboxes::Mailboxes(int stages, Early early) : early_(early) {
   for (int stage = 0; stage < stages; ++stage) mailboxes_.push_back(std::make_unique<Mailbox>());
 }
 
@@ -28,7 +29,7 @@ void Mailboxes::Close(int64_t run) {
     std::vector<Entry> dropped;  // declared before the lock, so freed after it
     absl::MutexLock lock(&mailbox->mu);
     mailbox->open.erase(run);
-    mailbox->closed.insert(run);
+    if (early_ == Early::kPossible) mailbox->closed.insert(run);
     if (mailbox->closed.size() > kRemembered) {
       mailbox->forgotten = std::max(mailbox->forgotten, *mailbox->closed.begin());
       mailbox->closed.erase(mailbox->closed.begin());
@@ -44,6 +45,7 @@ void Mailboxes::Close(int64_t run) {
 }
 
 bool Mailboxes::IsClosed(int stage, int64_t run) const {
+  PENSTOCK_CHECK(early_ == Early::kPossible);
   const Mailbox& mailbox = *mailboxes_.at(stage);
   absl::MutexLock lock(&mailbox.mu);
   return !mailbox.open.contains(run) && mailbox.Closed(run);
@@ -51,6 +53,7 @@ bool Mailboxes::IsClosed(int stage, int64_t run) const {
 
 absl::StatusOr<bool> Mailboxes::Put(const MessageKey& key, ValuesInFlight message, bool may_be_early,
                                     std::shared_ptr<const void> held) {
+  PENSTOCK_CHECK(!may_be_early || early_ == Early::kPossible);
   Mailbox& mailbox = *mailboxes_.at(key.stage);
   absl::MutexLock lock(&mailbox.mu);
   if (!mailbox.open.contains(key.run) && (!may_be_early || mailbox.Closed(key.run))) return false;

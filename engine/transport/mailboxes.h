@@ -22,19 +22,21 @@ namespace penstock {
 // Owns:      messages, and with each what its carrier wants to have back when it is taken or dropped.
 // Threads:   any method from any thread.
 // Lifecycle: Open(run), Close(run), each once. A message of a run that has not been opened yet is early: another rank has
-//            begun it before this one. A run is known to be closed for as long as a thousand closed later; one whose
-//            number is smaller than all of those counts as closed, too.
+//            begun it before this one. Where there may be early messages, a run is known to be closed for as long as a
+//            thousand closed later; one whose number is smaller than all of those counts as closed, too.
 class Mailboxes {
  public:
-  explicit Mailboxes(int stages);
+  enum class Early { kNever, kPossible };
+  Mailboxes(int stages, Early early);
 
   void Open(int64_t run);
   void Close(int64_t run);
 
-  // Whether messages of a run may come.
+  // Whether no message of a run may come any more. Only where there may be early ones.
   bool IsClosed(int stage, int64_t run) const;
 
-  // Keeps a message; false if it was dropped: its run is closed, or not open and the message may not be early.
+  // Keeps a message; false if it was dropped: its run is closed, or not open and the message may not be early, which it
+  // may be only where there may be early ones.
   //
   // Fails:     INTERNAL / BUG for a key that is there already.
   absl::StatusOr<bool> Put(const MessageKey& key, ValuesInFlight message, bool may_be_early = false,
@@ -58,6 +60,7 @@ class Mailboxes {
     int64_t forgotten ABSL_GUARDED_BY(mu) = -1;  // closed, as all before it
     absl::flat_hash_map<MessageKey, Entry> messages ABSL_GUARDED_BY(mu);
   };
+  const Early early_;
   std::vector<std::unique_ptr<Mailbox>> mailboxes_;  // by receiving stage; constant after construction
 };
 

@@ -1,15 +1,10 @@
 #include "engine/transport/packed_bytes.h"
 
 #include "absl/strings/str_cat.h"
-#include "engine/base/error.h"
+#include "engine/base/rank_message.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
-
-absl::Status BadRankMessage(std::string_view field, std::string_view problem, std::string_view value) {
-  const std::string text = std::string(field) + ": " + std::string(problem) + ", got " + std::string(value);
-  return Error(absl::StatusCode::kInvalidArgument, "RANK_MESSAGE", text).With("field", field).With("value", value);
-}
 
 absl::Status PackedReader::GetBool(std::string_view field, bool* value) {
   uint8_t byte = 0;

@@ -15,9 +15,6 @@ namespace penstock {
 
 static_assert(std::endian::native == std::endian::little, "headers between ranks are little-endian");
 
-// INVALID_ARGUMENT / RANK_MESSAGE that names the field of a message and its value: "FIELD: PROBLEM, got VALUE".
-absl::Status BadRankMessage(std::string_view field, std::string_view problem, std::string_view value);
-
 class PackedWriter {
  public:
   template <typename T>

@@ -1,13 +1,16 @@
 #include "engine/transport/peer_edges.h"
 
 #include <algorithm>
+#include <deque>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
-#include "engine/transport/packed_bytes.h"
+#include "engine/base/rank_message.h"
+#include "engine/base/status_macros.h"
 
 namespace penstock {
 namespace {
@@ -18,15 +21,45 @@ absl::Status Lost(Rank peer, std::string_view what, const absl::Status& why) {
   return Error(absl::StatusCode::kUnavailable, "RANK_LOST", text).With("rank", absl::StrCat(peer.value()));
 }
 
+bool Fits(const EdgeCredit& under_way, int64_t bytes, const EdgeCredit& credit) {
+  if (under_way.messages == 0) return credit.messages > 0;
+  return under_way.messages < credit.messages && bytes <= credit.bytes - under_way.bytes;
+}
+
+bool IsOfChannel(FrameKind kind) {
+  return kind == FrameKind::kMessage || kind == FrameKind::kTaken || kind == FrameKind::kRefused;
+}
+
 }  // namespace
 
 // Threads:   `busy` counts handlers, and receipts that end, so that Close() can wait for them.
 struct PeerEdges::Channel {
-  struct Peer {
-    EdgeCredits credits;
-    EdgeCredit sent;      // and not yet taken by the peer
+  struct Outgoing {
+    EdgeCredit sent;  // and not yet taken by the peer
+    std::deque<Frame> waiting;
+    int64_t moved_nanos = 0;  // when the peer last took something, or the first one began to wait
+  };
+  struct Incoming {
     EdgeCredit received;  // and not yet taken here
-    absl::Status gone;    // OK: it is there
+    EdgeCredit owed;      // taken here, which the peer has yet to be told
+  };
+  struct Peer {
+    // Moves what has credit now from the waiting ones to `frames`.
+    void Release(Outgoing& stream, std::vector<Frame>* frames) const {
+      while (!stream.waiting.empty()) {
+        const int64_t bytes = ByteSize(stream.waiting.front().payload);
+        if (!Fits(stream.sent, bytes, credits.send)) return;
+        frames->push_back(std::move(stream.waiting.front()));
+        stream.waiting.pop_front();
+        ++stream.sent.messages;
+        stream.sent.bytes += bytes;
+      }
+    }
+
+    EdgeCredits credits;
+    std::map<StreamName, Outgoing> outgoing = {};
+    std::map<StreamName, Incoming> incoming = {};
+    absl::Status gone = {};  // OK: it is there
   };
 
   Channel(ChannelName channel_name, ChannelHandlers its_handlers)
@@ -58,25 +91,58 @@ struct PeerEdges::Channel {
 
 // One message that has come and has not been taken yet: the content of a receipt.
 struct PeerEdges::UnderWay {
-  UnderWay(PeerEdges* its_edges, std::shared_ptr<Channel> its_channel, Rank its_sender, int64_t its_bytes)
-      : edges(its_edges), channel(std::move(its_channel)), from(its_sender), bytes(its_bytes) {}
-  UnderWay(const UnderWay&) = delete;
+  UnderWay(PeerEdges* its_edges, std::shared_ptr<Channel> its_channel, Rank its_sender, StreamName its_stream,
+           int64_t its_bytes)
+      : edges(its_edges), channel(std::move(its_channel)), from(its_sender), stream(its_stream), bytes(its_bytes) {}
+  UnderWay(UnderWay&&) = default;  // what was moved from ends without a word
   UnderWay& operator=(const UnderWay&) = delete;
   ~UnderWay() {
-    if (!channel->Enter()) return;
+    if (channel == nullptr || !channel->Enter()) return;
+    EdgeCredit taken = {.messages = 1, .bytes = bytes};
     {
       absl::MutexLock lock(&channel->mu);
-      EdgeCredit& received = channel->peers[from].received;
-      --received.messages;
-      received.bytes -= bytes;
+      auto& streams = channel->peers[from].incoming;
+      if (const auto found = streams.find(stream); found != streams.end()) {  // there was memory to count it
+        Channel::Incoming& incoming = found->second;
+        incoming.received.bytes -= bytes;
+        --incoming.received.messages;
+        taken.messages += incoming.owed.messages;
+        taken.bytes += incoming.owed.bytes;
+        incoming.owed = {};
+      }
     }
-    edges->SendControl(from, FrameKind::kTaken, channel->name, 1, bytes, {});
+    EndWord(taken, Guarded("a receipt", [&] { TellTaken(taken); }).ok());
     channel->Leave();
   }
 
+  void TellTaken(const EdgeCredit& taken) const {
+    FrameHeader header = edges->HeaderTo(from);
+    header.kind = FrameKind::kTaken;
+    header.channel = channel->name;
+    header.stream = stream;
+    header.messages = taken.messages;
+    header.payload_bytes = taken.bytes;
+    edges->carrier_->Send(from, {.header = EncodeFrameHeader(header)});
+  }
+
+  // Without memory for a word of its own, the next one of the stream says it.
+  void EndWord(const EdgeCredit& taken, bool told) const {
+    absl::MutexLock lock(&channel->mu);
+    auto& streams = channel->peers[from].incoming;
+    const auto found = streams.find(stream);
+    if (found == streams.end()) return;
+    Channel::Incoming& incoming = found->second;
+    if (!told) {
+      incoming.owed.messages += taken.messages;
+      incoming.owed.bytes += taken.bytes;
+    }
+    if (incoming.received.messages == 0 && incoming.owed.messages == 0) streams.erase(found);
+  }
+
   PeerEdges* const edges;
-  const std::shared_ptr<Channel> channel;
+  std::shared_ptr<Channel> channel;
   const Rank from;
+  const StreamName stream;
   const int64_t bytes;
 };
 
@@ -88,7 +154,10 @@ PeerEdges::~PeerEdges() { Close(); }
 absl::Status PeerEdges::Start(const std::map<Rank, std::string>& peers) {
   {
     absl::MutexLock lock(&mu_);
-    for (const auto& [peer, address] : peers) peers_.emplace(peer, absl::OkStatus());
+    for (const auto& [peer, address] : peers) {
+      peers_.emplace(peer, absl::OkStatus());
+      counts_.received.emplace(peer, LinkFigures());
+    }
   }
   return carrier_->Start(
       peers, {.on_header = [this](auto header,
@@ -108,11 +177,18 @@ std::unique_ptr<PeerChannel> PeerEdges::OpenChannel(ChannelName name, std::map<R
     for (const auto& [peer, both] : credits) {
       const auto found = peers_.find(peer);
       PENSTOCK_CHECK(found != peers_.end());
-      channel->peers[peer] = {.credits = both, .gone = found->second};
+      Channel::Peer& one = channel->peers[peer];
+      one.credits = both;
+      one.gone = found->second;
     }
   }
   PENSTOCK_CHECK(channels_.emplace(channel->name, channel).second);
   return std::unique_ptr<PeerChannel>(new PeerChannel(this, std::move(channel)));
+}
+
+bool PeerEdges::IsMember(Rank rank) const {
+  absl::MutexLock lock(&mu_);
+  return rank == options_.self || peers_.contains(rank);
 }
 
 absl::Status PeerEdges::StatusOf(Rank peer) const {
@@ -136,8 +212,37 @@ void PeerEdges::Close() {
       }
     }
   }
-  for (const Rank peer : there) SendControl(peer, FrameKind::kGoodbye, {}, 0, 0, {});
+  for (const Rank peer : there) SendControl(peer, FrameKind::kGoodbye, {});
   carrier_->Close();
+  probes_.EndAll(absl::CancelledError("the edges are closed"));
+}
+
+// --- Probes.
+
+void PeerEdges::Probe(Rank peer, std::vector<Piece> payload, PeerProbes::OnEcho on_echo) {
+  FrameHeader header = HeaderTo(peer);
+  header.kind = FrameKind::kProbe;
+  header.payload_bytes = ByteSize(payload);
+  header.stream.number = probes_.Open(peer, std::move(on_echo));
+  // Now: a loss that comes later ends it.
+  absl::Status gone = StatusOf(peer);
+  {
+    absl::MutexLock lock(&mu_);
+    if (closed_) gone = absl::CancelledError("the edges are closed");
+  }
+  if (!gone.ok()) return probes_.End(peer, header.stream.number, gone);
+  carrier_->Send(peer, {.header = EncodeFrameHeader(header), .payload = std::move(payload)});
+}
+
+absl::StatusOr<Landing> PeerEdges::OnProbe(const FrameHeader& header, int64_t payload_bytes) {
+  absl::StatusOr<Landing> landing =
+      probes_.Read(header.from, payload_bytes, [this, from = header.from, stream = header.stream] {
+        FrameHeader echo = HeaderTo(from);
+        echo.kind = FrameKind::kEcho;
+        echo.stream = stream;
+        carrier_->Send(from, {.header = EncodeFrameHeader(echo)});
+      });
+  return landing.ok() ? std::move(landing) : TurnAway(&EdgeCounts::malformed, landing.status());
 }
 
 absl::Status PeerEdges::TurnAway(int64_t EdgeCounts::*count, absl::Status why) {
@@ -158,7 +263,8 @@ absl::StatusOr<Landing> PeerEdges::OnHeader(std::string_view bytes, int64_t payl
     absl::MutexLock lock(&mu_);
     const auto peer = peers_.find(header->from);
     const bool message = header->kind == FrameKind::kMessage;
-    if (peer == peers_.end() || header->to != options_.self || (!message && payload_bytes != 0)) {
+    const bool may_be_large = message || header->kind == FrameKind::kProbe;
+    if (peer == peers_.end() || header->to != options_.self || (!may_be_large && payload_bytes != 0)) {
       ++counts_.malformed;
       return BadRankMessage("from", "must be a peer that writes to this rank", absl::StrCat(header->from.value()));
     }
@@ -166,7 +272,7 @@ absl::StatusOr<Landing> PeerEdges::OnHeader(std::string_view bytes, int64_t payl
       ++counts_.stale;
       return peer->second;
     }
-    if (header->kind != FrameKind::kGoodbye) {
+    if (IsOfChannel(header->kind)) {
       const auto found = channels_.find(header->channel);
       if (found == channels_.end()) {
         counts_.stale += message ? 1 : 0;
@@ -185,23 +291,14 @@ absl::StatusOr<Landing> PeerEdges::OnHeader(std::string_view bytes, int64_t payl
                                  absl::StrCat("rank ", header->from.value(), " refused a message of rank ",
                                               options_.self.value(), ": ")));
       return Landing{};
-    case FrameKind::kTaken: {
-      bool lie = false;
-      {
-        absl::MutexLock lock(&channel->mu);
-        EdgeCredit& sent = channel->peers[header->from].sent;
-        lie = header->messages > sent.messages || header->payload_bytes > sent.bytes;
-        if (!lie) {
-          sent.messages -= header->messages;
-          sent.bytes -= header->payload_bytes;
-        }
-      }
-      if (lie) {
-        Refuse(*channel, header->from,
-               BadRankMessage("messages", "must be no more than were sent", absl::StrCat(header->messages)));
-      }
+    case FrameKind::kTaken:
+      OnTaken(*header, *channel);
       return Landing{};
-    }
+    case FrameKind::kProbe:
+      return OnProbe(*header, payload_bytes);
+    case FrameKind::kEcho:
+      probes_.End(header->from, header->stream.number, absl::OkStatus());
+      return Landing{};
     case FrameKind::kMessage:
       break;
   }
@@ -212,30 +309,72 @@ absl::StatusOr<Landing> PeerEdges::OnHeader(std::string_view bytes, int64_t payl
   return lie;
 }
 
+// Of a run that has ended here nothing is counted any more.
+void PeerEdges::OnTaken(const FrameHeader& header, Channel& channel) {
+  std::vector<Frame> frames;
+  bool lie = true;
+  {
+    absl::MutexLock lock(&channel.mu);
+    const auto peer = channel.peers.find(header.from);
+    if (peer == channel.peers.end()) return;
+    const auto found = peer->second.outgoing.find(header.stream);
+    if (found == peer->second.outgoing.end()) return;
+    Channel::Outgoing& stream = found->second;
+    if (header.messages <= stream.sent.messages && header.payload_bytes <= stream.sent.bytes) {
+      stream.sent.messages -= header.messages;
+      stream.sent.bytes -= header.payload_bytes;
+      stream.moved_nanos = options_.clock->NowNanos();
+      peer->second.Release(stream, &frames);
+      if (stream.sent.messages == 0) peer->second.outgoing.erase(found);
+      lie = false;
+    }
+  }
+  for (Frame& frame : frames) carrier_->Send(header.from, std::move(frame));
+  if (!lie) return;
+  Refuse(channel, header.from,
+         BadRankMessage("messages", "must be no more than were sent", absl::StrCat(header.messages)));
+}
+
 absl::StatusOr<Landing> PeerEdges::OnMessage(const FrameHeader& header, const std::shared_ptr<Channel>& channel) {
   const Rank from = header.from;
   const int64_t bytes = header.payload_bytes;
-  bool beyond = false;
-  {
+  bool beyond = true;
+  const absl::Status counting = Guarded("a message between ranks", [&] {
     absl::MutexLock lock(&channel->mu);
-    Channel::Peer& peer = channel->peers[from];
-    const EdgeCredit& credit = peer.credits.receive;
-    beyond = peer.received.messages >= credit.messages || bytes > credit.bytes - peer.received.bytes;
-    if (!beyond) {
-      ++peer.received.messages;
-      peer.received.bytes += bytes;
+    const auto peer = channel->peers.find(from);
+    if (peer != channel->peers.end()) {
+      const auto found = peer->second.incoming.find(header.stream);
+      const EdgeCredit under_way = found == peer->second.incoming.end() ? EdgeCredit() : found->second.received;
+      beyond = !Fits(under_way, bytes, peer->second.credits.receive);
+      if (!beyond) {
+        peer->second.incoming[header.stream].received = {.messages = under_way.messages + 1,
+                                                         .bytes = under_way.bytes + bytes};
+      }
     }
-  }
+  });
   if (beyond) {
     const absl::Status lie =
         BadRankMessage("payload_bytes", "must be within the credit of the edge", absl::StrCat(bytes));
     Refuse(*channel, from, lie);
     return lie;
   }
-  Receipt receipt = std::make_shared<UnderWay>(this, channel, from, bytes);
+  UnderWay counted(this, channel, from, header.stream, bytes);  // until it is a receipt
+  if (!counting.ok()) {
+    Refuse(*channel, from, counting);
+    return counting;
+  }
   if (!channel->Enter()) return TurnAway(&EdgeCounts::stale, absl::CancelledError("a channel that is closed"));
-  absl::StatusOr<Landing> landing = Guarded("a message between ranks", [&] {
-    return channel->handlers.on_message(from, header.content, bytes, std::move(receipt));
+  absl::StatusOr<Landing> landing = Guarded("a message between ranks", [&]() -> absl::StatusOr<Landing> {
+    auto receipt = std::make_shared<UnderWay>(std::move(counted));
+    PENSTOCK_ASSIGN_OR_RETURN(
+        Landing its, channel->handlers.on_message(from, header.stream, header.content, bytes, std::move(receipt)));
+    its.on_ended = [channel, from, ended = std::move(its.on_ended)](absl::Status status) {
+      if (!channel->Enter()) return;
+      const absl::Status told = Guarded("a message between ranks", [&] { ended(std::move(status)); });
+      channel->Leave();
+      if (!told.ok()) channel->Failed(from, told);
+    };
+    return its;
   });
   channel->Leave();
   if (absl::IsCancelled(landing.status())) return TurnAway(&EdgeCounts::unwanted, landing.status());
@@ -248,15 +387,10 @@ absl::StatusOr<Landing> PeerEdges::OnMessage(const FrameHeader& header, const st
   }
   {
     absl::MutexLock lock(&mu_);
-    ++counts_.received;
-    counts_.received_bytes += bytes;
+    LinkFigures& traffic = counts_.received.at(from);
+    ++traffic.messages;
+    traffic.bytes += bytes;
   }
-  landing->on_ended = [channel, from, ended = std::move(landing->on_ended)](absl::Status status) {
-    if (!channel->Enter()) return;
-    const absl::Status told = Guarded("a message between ranks", [&] { ended(std::move(status)); });
-    channel->Leave();
-    if (!told.ok()) channel->Failed(from, told);
-  };
   return landing;
 }
 
@@ -271,12 +405,14 @@ void PeerEdges::OnGone(Rank peer, const absl::Status& why, bool lost) {
     found->second = status;
     for (const auto& [name, channel] : channels_) channels.push_back(channel);
   }
+  probes_.EndAllOf(peer, status);
   std::vector<std::shared_ptr<Channel>> concerned;
   for (const auto& channel : channels) {
     absl::MutexLock lock(&channel->mu);
     const auto found = channel->peers.find(peer);
     if (found == channel->peers.end()) continue;
     found->second.gone = status;
+    found->second.outgoing.clear();
     concerned.push_back(channel);
   }
   if (!lost) return;
@@ -285,18 +421,15 @@ void PeerEdges::OnGone(Rank peer, const absl::Status& why, bool lost) {
 }
 
 void PeerEdges::Refuse(Channel& channel, Rank peer, const absl::Status& why) {
-  SendControl(peer, FrameKind::kRefused, channel.name, 0, 0, EncodeError(why));
+  SendControl(peer, FrameKind::kRefused, channel.name, EncodeError(why));
   channel.Failed(peer, WithPrefix(why, absl::StrCat("rank ", options_.self.value(), " refused a message of rank ",
                                                     peer.value(), ": ")));
 }
 
-void PeerEdges::SendControl(Rank to, FrameKind kind, const ChannelName& channel, int64_t messages, int64_t bytes,
-                            std::string_view content) {
+void PeerEdges::SendControl(Rank to, FrameKind kind, const ChannelName& channel, std::string_view content) {
   FrameHeader header = HeaderTo(to);
   header.kind = kind;
   header.channel = channel;
-  header.messages = messages;
-  header.payload_bytes = bytes;
   header.content = content;
   carrier_->Send(to, {.header = EncodeFrameHeader(header)});
 }
@@ -305,50 +438,58 @@ void PeerEdges::SendControl(Rank to, FrameKind kind, const ChannelName& channel,
 
 PeerChannel::~PeerChannel() { Close(); }
 
-absl::Status PeerChannel::Send(Rank to, std::string_view content, std::vector<Piece> payload, int64_t deadline_nanos,
-                               std::string_view what) {
+absl::Status PeerChannel::Send(Rank to, const StreamName& stream, std::string_view content, std::vector<Piece> payload,
+                               int64_t patience_nanos, std::string_view what) {
   PeerEdges::Channel& channel = *channel_;
-  const int64_t bytes = ByteSize(payload);
+  const int64_t now = edges_->options_.clock->NowNanos();
   FrameHeader header = edges_->HeaderTo(to);
   header.channel = channel.name;
-  header.payload_bytes = bytes;
+  header.stream = stream;
+  header.payload_bytes = ByteSize(payload);
   header.content = content;
   Frame frame{.header = EncodeFrameHeader(header), .payload = std::move(payload)};
   const absl::string_view name(what.data(), what.size());
+  if (static_cast<int64_t>(frame.header.size()) > kMaximumFrameHeaderBytes) {
+    return Error(absl::StatusCode::kResourceExhausted, "TENSOR_TOO_LARGE",
+                 absl::StrCat(name, ": must have a header of at most ", kMaximumFrameHeaderBytes, " bytes, got ",
+                              frame.header.size()))
+        .With("rank", absl::StrCat(to.value()));
+  }
+  std::vector<Frame> frames;
   {
     absl::MutexLock lock(&channel.mu);
+    if (channel.closed) return absl::CancelledError("the channel is closed");
     const auto found = channel.peers.find(to);
     if (found == channel.peers.end()) return Lost(to, "is not in this channel", absl::OkStatus());
     PeerEdges::Channel::Peer& peer = found->second;
-    const EdgeCredit& credit = peer.credits.send;
-    const auto header_bytes = static_cast<int64_t>(frame.header.size());
-    if (bytes > credit.bytes || header_bytes > kMaximumFrameHeaderBytes) {
-      return Error(absl::StatusCode::kResourceExhausted, "TENSOR_TOO_LARGE",
-                   absl::StrCat(name, ": must have at most ", credit.bytes, " bytes, as the edge to rank ", to.value(),
-                                " may carry, and a header of ", kMaximumFrameHeaderBytes, ", got ", bytes, " and ",
-                                header_bytes))
-          .With("rank", absl::StrCat(to.value()));
-    }
-    const auto ready = [&] {
-      channel.mu.AssertReaderHeld();
-      if (channel.closed || !peer.gone.ok()) return true;
-      return peer.sent.messages < credit.messages && bytes <= credit.bytes - peer.sent.bytes;
-    };
-    const bool in_time = edges_->options_.clock->AwaitUntil(&channel.mu, absl::Condition(&ready), deadline_nanos);
-    if (channel.closed) return absl::CancelledError("the channel is closed");
     if (!peer.gone.ok()) return peer.gone;
-    if (!in_time) {
+    PeerEdges::Channel::Outgoing& outgoing = peer.outgoing[stream];
+    if (outgoing.waiting.empty()) {
+      outgoing.moved_nanos = now;
+    } else if (now - outgoing.moved_nanos > patience_nanos) {
       return Error(absl::StatusCode::kDeadlineExceeded, "EDGE_STALLED",
                    absl::StrCat(name, ": rank ", to.value(), " takes nothing from rank ", edges_->options_.self.value(),
-                                ": ", peer.sent.messages, " of ", credit.messages, " messages and ", peer.sent.bytes,
-                                " of ", credit.bytes, " bytes are under way"))
+                                ": ", outgoing.sent.messages, " messages and ", outgoing.sent.bytes,
+                                " bytes are under way, and ", outgoing.waiting.size(), " messages wait for credit"))
           .With("rank", absl::StrCat(to.value()));
     }
-    ++peer.sent.messages;
-    peer.sent.bytes += bytes;
+    outgoing.waiting.push_back(std::move(frame));
+    peer.Release(outgoing, &frames);
   }
-  edges_->carrier_->Send(to, std::move(frame));
+  for (Frame& one : frames) edges_->carrier_->Send(to, std::move(one));
   return absl::OkStatus();
+}
+
+void PeerChannel::DropRun(int64_t run) {
+  std::vector<PeerEdges::Channel::Outgoing> dropped;  // declared before the lock, so freed after it
+  absl::MutexLock lock(&channel_->mu);
+  for (auto& [rank, peer] : channel_->peers) {
+    auto stream = peer.outgoing.lower_bound({.run = run, .number = std::numeric_limits<int64_t>::min()});
+    while (stream != peer.outgoing.end() && stream->first.run == run) {
+      dropped.push_back(std::move(stream->second));
+      stream = peer.outgoing.erase(stream);
+    }
+  }
 }
 
 void PeerChannel::Refuse(Rank from, const absl::Status& why) { edges_->Refuse(*channel_, from, why); }

@@ -17,14 +17,17 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/clock.h"
 #include "engine/base/ids.h"
+#include "engine/observe/group_figures.h"
 #include "engine/transport/carrier.h"
 #include "engine/transport/frame_header.h"
+#include "engine/transport/peer_probes.h"
 
 namespace penstock {
 
 class PeerChannel;
 
-// How much of one channel may be under way on one edge: sent, and not yet taken by the receiver. From the schedule.
+// How much of one stream may be under way on one edge: sent, and not yet taken by the receiver. One message may always,
+// whatever its size.
 struct EdgeCredit {
   int64_t messages = 0;
   int64_t bytes = 0;  // of payloads
@@ -41,12 +44,11 @@ using Receipt = std::shared_ptr<const void>;
 
 // Frames that were turned away without a word, by reason, and messages that came through.
 struct EdgeCounts {
-  int64_t received = 0;
-  int64_t received_bytes = 0;
-  int64_t malformed = 0;  // no header of ours, or one that lies about whom it is for
-  int64_t strangers = 0;  // another key
-  int64_t stale = 0;      // another forming of this group, a channel that is closed, a peer that is lost
-  int64_t unwanted = 0;   // of runs that have ended
+  std::map<Rank, LinkFigures> received;  // by sender; of all peers
+  int64_t malformed = 0;                 // no header of ours, or one that lies about whom it is for
+  int64_t strangers = 0;                 // another key
+  int64_t stale = 0;                     // another forming of this group, a channel that is closed, a peer that is lost
+  int64_t unwanted = 0;                  // of runs that have ended
 };
 
 // Owns the carrier of a rank, and shares it among the channels of the pipelines.
@@ -75,19 +77,27 @@ class PeerEdges {
 
   // Handlers of a channel. None may block. What one throws is an error of its message, and told to `on_failed`.
   struct ChannelHandlers {
-    // Judges a message by its content before memory is taken for its payload. The receipt gives the sender's credit
-    // back when its last copy goes. An error is told to both sides, except CANCELLED: nobody wants it any more.
-    std::function<absl::StatusOr<Landing>(Rank from, std::string_view content, int64_t payload_bytes, Receipt receipt)>
+    // Judges a message by its stream and content before memory is taken for its payload. The receipt gives the sender's
+    // credit back when its last copy goes. An error is told to both sides, except CANCELLED: nobody wants it any more.
+    std::function<absl::StatusOr<Landing>(Rank from, const StreamName& stream, std::string_view content,
+                                          int64_t payload_bytes, Receipt receipt)>
         on_message;
     // A peer is lost; or a message was not what it must be, whichever side found that.
     std::function<void(Rank peer, const absl::Status& why)> on_failed;
   };
-  // `credits` by peer; ranks without credit can neither send nor receive. The name must not be open.
+  // `credits` by peer, each a member; ranks without credit can neither send nor receive. The name must not be open.
   std::unique_ptr<PeerChannel> OpenChannel(ChannelName name, std::map<Rank, EdgeCredits> credits,
                                            ChannelHandlers handlers) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Has a peer echo a message of at most kMaximumProbeBytes, which it reads and drops. `on_echo` is called once, on any
+  // thread, and must not block: when the echo is there, or with UNAVAILABLE / RANK_LOST, or CANCELLED by Close(). A peer
+  // answers one at a time: while it reads one, it drops another.
+  void Probe(Rank peer, std::vector<Piece> payload, PeerProbes::OnEcho on_echo) ABSL_LOCKS_EXCLUDED(mu_);
+
   // Gives a peer up, as a heartbeat that stayed out says.
   void Lose(Rank peer, const absl::Status& why) { carrier_->Disconnect(peer, why); }
+  // Whether it is of the group, this one too, though it may be lost.
+  bool IsMember(Rank rank) const ABSL_LOCKS_EXCLUDED(mu_);
   // OK, or why nothing can be sent to it any more.
   absl::Status StatusOf(Rank peer) const ABSL_LOCKS_EXCLUDED(mu_);
   EdgeCounts counts() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -104,12 +114,14 @@ class PeerEdges {
   void OnGone(Rank peer, const absl::Status& why, bool lost) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status TurnAway(int64_t EdgeCounts::*count, absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
   void Refuse(Channel& channel, Rank peer, const absl::Status& why);
-  void SendControl(Rank to, FrameKind kind, const ChannelName& channel, int64_t messages, int64_t bytes,
-                   std::string_view content);
+  void SendControl(Rank to, FrameKind kind, const ChannelName& channel, std::string_view content = {});
+  absl::StatusOr<Landing> OnProbe(const FrameHeader& header, int64_t payload_bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnTaken(const FrameHeader& header, Channel& channel);
   FrameHeader HeaderTo(Rank to) const { return {.group = options_.group, .from = options_.self, .to = to}; }
 
   const Options options_;
   const std::unique_ptr<Carrier> carrier_;
+  PeerProbes probes_;  // by the number of their stream
 
   mutable absl::Mutex mu_;
   std::map<Rank, absl::Status> peers_ ABSL_GUARDED_BY(mu_);  // not OK: lost or gone
@@ -120,19 +132,25 @@ class PeerEdges {
 
 // The messages of one pipeline, as it was built once, between this rank and the others.
 //
+// Model:     A message whose stream has no credit waits here, and nobody waits with it: streams hold each other up in
+//            nothing, and a receiver that takes a stream in order gets all of it, whatever the credit.
 // Threads:   any method from any thread; Close() and the destructor not from a handler.
-// Lifecycle: Close() drops what has not landed, and waits for handlers that run; receipts are void afterwards.
-// Fails:     Send: UNAVAILABLE / RANK_LOST for a peer that is gone; DEADLINE_EXCEEDED / EDGE_STALLED where the receiver
-//            takes nothing; RESOURCE_EXHAUSTED / TENSOR_TOO_LARGE for a message beyond the credit of its edge; CANCELLED
-//            after Close(). What happens to the message later is told to `on_failed`.
+// Lifecycle: DropRun() when a run has ended. Close() drops what has not landed, and waits for handlers that run; receipts
+//            are void afterwards.
+// Units:     nanoseconds of patience.
+// Fails:     Send: UNAVAILABLE / RANK_LOST for a peer that is gone; DEADLINE_EXCEEDED / EDGE_STALLED where messages wait
+//            and the receiver has taken nothing of the stream for as long as the patience; RESOURCE_EXHAUSTED /
+//            TENSOR_TOO_LARGE for a header beyond what a carrier takes; CANCELLED after Close(). What happens to the
+//            message later is told to `on_failed`.
 class PeerChannel {
  public:
   ~PeerChannel();
 
-  // Returns when the message is on its way, which it is at once if there is credit. `what` names it in errors:
-  // "activation for stage 1, micro-batch 3".
-  absl::Status Send(Rank to, std::string_view content, std::vector<Piece> payload, int64_t deadline_nanos,
-                    std::string_view what);
+  // `what` names the message in errors: "activation for stage 1, micro-batch 3".
+  absl::Status Send(Rank to, const StreamName& stream, std::string_view content, std::vector<Piece> payload,
+                    int64_t patience_nanos, std::string_view what);
+  // What still waits of a run is not sent any more.
+  void DropRun(int64_t run);
   // A message whose payload has arrived is not what it must be: tells both sides.
   void Refuse(Rank from, const absl::Status& why);
   void Close();

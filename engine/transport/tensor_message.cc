@@ -1,5 +1,6 @@
 #include "engine/transport/tensor_message.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/rank_message.h"
 #include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/torch_status.h"
@@ -19,6 +21,7 @@ namespace {
 
 constexpr int kMaximumDepth = 32;  // of lists in lists
 constexpr size_t kMaximumRank = 64;
+constexpr size_t kBoundaryBytes = 64;
 
 // The order of Value's alternatives does not matter here; numbers on the wire stay.
 enum class Kind : uint8_t { kNone, kTensor, kWhole, kBool, kInt, kFloat, kText, kList, kTuple, kDict };
@@ -75,6 +78,12 @@ absl::StatusOr<at::Tensor> Dense(const at::Tensor& tensor, const std::string& fi
     if (!dense.is_non_overlapping_and_dense()) dense = dense.clone(at::MemoryFormat::Preserve);
   }));
   return dense;
+}
+
+// In elements, how far a tensor begins behind a boundary of the memory that kernels may tell apart.
+int64_t SkewOf(const at::Tensor& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  return static_cast<int64_t>(address % kBoundaryBytes / tensor.element_size());
 }
 
 class Encoder {
@@ -134,6 +143,7 @@ class Encoder {
       out_.Put(dense.size(i));
       out_.Put(dense.stride(i));
     }
+    out_.Put(static_cast<uint8_t>(SkewOf(dense)));
     auto owner = std::make_shared<const at::Tensor>(dense);
     payload_.push_back({.data = const_cast<char*>(static_cast<const char*>(dense.const_data_ptr())),
                         .bytes = static_cast<int64_t>(dense.nbytes()),
@@ -153,6 +163,7 @@ struct TensorPlace {
   at::ScalarType type = at::ScalarType::Undefined;
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;
+  uint8_t skew = 0;
   int64_t bytes = 0;
 };
 
@@ -323,6 +334,11 @@ class Decoder {
       PENSTOCK_RETURN_IF_ERROR(in_.Get(field + ".shape", &place.shape[i]));
       PENSTOCK_RETURN_IF_ERROR(in_.Get(field + ".strides", &place.strides[i]));
     }
+    PENSTOCK_RETURN_IF_ERROR(in_.Get(field + ".skew", &place.skew));
+    if (place.skew * c10::elementSize(place.type) >= kBoundaryBytes) {
+      return BadRankMessage(field + ".skew", absl::StrCat("must be within ", kBoundaryBytes, " bytes"),
+                            absl::StrCat(place.skew));
+    }
     PENSTOCK_RETURN_IF_ERROR(CheckShape(&place));
     places_.push_back(std::move(place));
     return absl::OkStatus();
@@ -355,6 +371,13 @@ class Decoder {
   PackedReader in_;
   std::vector<TensorPlace> places_;
 };
+
+// May throw.
+at::Tensor EmptyAt(const TensorPlace& place) {
+  if (place.skew == 0 || place.bytes == 0) return at::empty_strided(place.shape, place.strides, place.type);
+  const int64_t elements = place.bytes / static_cast<int64_t>(c10::elementSize(place.type));
+  return at::empty({elements + place.skew}, place.type).as_strided(place.shape, place.strides, place.skew);
+}
 
 bool Matches(const TensorPlace& place, const TensorForm& signature) {
   if (place.type != signature.type || place.shape.size() != signature.shape.size()) return false;
@@ -445,7 +468,7 @@ absl::StatusOr<DecodedMessage> DecodeTensorMessage(std::string_view header, int6
     message.values = shells.MapTensors([&](const at::Tensor&) {
       const TensorPlace& place = *next++;
       if (!place.defined) return at::Tensor();
-      at::Tensor tensor = at::empty_strided(place.shape, place.strides, place.type);
+      at::Tensor tensor = EmptyAt(place);
       message.places.push_back({.data = static_cast<char*>(tensor.mutable_data_ptr()),
                                 .bytes = place.bytes,
                                 .owner = std::make_shared<const at::Tensor>(tensor)});

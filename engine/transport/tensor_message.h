@@ -35,8 +35,9 @@ struct EncodedMessage {
   std::vector<Piece> payload;  // of the tensors, in the order of Batch::AllTensors()
 };
 
-// The bytes of a message whose tensors are on the host. Strides are kept where the elements lie without gaps, so that
-// the receiver's operators do the same in the same order; other tensors are copied first. No graph goes along.
+// The bytes of a message whose tensors are on the host. Strides are kept where the elements lie without gaps, and how
+// far they lie behind a boundary of 64 bytes, so that the receiver's operators do the same in the same order: the last
+// bit of a product may depend on either. Other tensors are copied first. No graph goes along.
 //
 // Fails:     INVALID_ARGUMENT / TENSOR_SIGNATURE for a tensor that has no such bytes, RESOURCE_EXHAUSTED /
 //            TENSOR_TOO_LARGE for a header beyond `max_header_bytes`; as RunTorch.

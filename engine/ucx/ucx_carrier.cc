@@ -11,7 +11,9 @@
 
 #include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
+#include "engine/ucx/socket_silence.h"
 #include "engine/ucx/ucx_worker.h"
 
 namespace penstock {
@@ -20,6 +22,24 @@ namespace {
 
 // A peer that has closed itself takes nothing any more, and need not be waited for.
 constexpr int64_t kFlushNanos = 1'000'000'000;
+constexpr int64_t kNanosPerMillisecond = 1'000'000;
+constexpr int64_t kMaximumSilence = int64_t{24} * 3600 * 1000;  // in milliseconds
+
+constexpr int64_t kCopiedAtOnce = int64_t{64} << 10;  // which a caller does as fast as it wakes the thread
+
+thread_local const UcxCarrier* this_carrier = nullptr;  // whose thread this is
+
+// Unlocks what TryLock() has locked.
+class ABSL_SCOPED_LOCKABLE Unlocked {
+ public:
+  explicit Unlocked(absl::Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) : mu_(mu) {}
+  ~Unlocked() ABSL_UNLOCK_FUNCTION() { mu_->Unlock(); }
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  absl::Mutex* const mu_;
+};
 
 }  // namespace
 
@@ -31,7 +51,11 @@ absl::StatusOr<std::unique_ptr<UcxCarrier>> UcxCarrier::Create(Options options) 
 }
 
 UcxCarrier::UcxCarrier(Options options, std::unique_ptr<UcxWorker> worker, int wake)
-    : options_(options), wake_(wake), worker_(std::move(worker)) {
+    : options_(options),
+      address_(worker->address()),
+      events_(worker->event_descriptor()),
+      wake_(wake),
+      worker_(std::move(worker)) {
   thread_ = std::make_unique<Thread>("ps-ucx", [this] { Run(); });
 }
 
@@ -40,13 +64,13 @@ UcxCarrier::~UcxCarrier() {
   close(wake_);
 }
 
-std::string UcxCarrier::address() const { return worker_->address(); }
+std::string UcxCarrier::address() const { return address_; }
 
 absl::Status UcxCarrier::Start(const std::map<Rank, std::string>& peers, Handlers handlers) {
   absl::Status started;
   absl::Notification done;
-  Post([&] {
-    started = worker_->Start(peers, std::move(handlers));
+  Post([&](UcxWorker& worker) {
+    started = Guarded("a carrier", [&] { return worker.Start(peers, std::move(handlers)); });
     done.Notify();
   });
   done.WaitForNotification();
@@ -54,14 +78,37 @@ absl::Status UcxCarrier::Start(const std::map<Rank, std::string>& peers, Handler
 }
 
 void UcxCarrier::Send(Rank to, Frame frame) {
-  const int64_t deadline = options_.clock->NowNanos() + options_.transfer_timeout_nanos;
-  Post([this, to, deadline, frame = std::make_shared<Frame>(std::move(frame))] {
-    worker_->Send(to, std::move(*frame), deadline);
+  if (SendAtOnce(to, frame)) return;
+  Post([to, deadline = Deadline(), frame = std::make_shared<Frame>(std::move(frame))](UcxWorker& worker) {
+    const absl::Status sent = Guarded("a frame", [&] { worker.Send(to, std::move(*frame), deadline); });
+    if (!sent.ok()) worker.Disconnect(to, sent);  // nobody may wait for what was not sent
   });
 }
 
+// On the caller's thread, unless `ps-ucx` uses UCX or has yet to send what came before, or UCX would copy much.
+bool UcxCarrier::SendAtOnce(Rank to, Frame& frame) {
+  if (this_carrier == this) return false;  // a handler
+  const int64_t bytes = ByteSize(frame.payload);
+  if (bytes > kCopiedAtOnce && bytes <= UcxWorker::kEagerBytes) return false;
+  UcxWorker::Frames ended;  // their owners' code may call Send() itself, and wait for what it likes: it runs at last
+  bool first = false;
+  bool turn = false;
+  if (!worker_mu_.TryLock()) return false;
+  {
+    const Unlocked unlocked(&worker_mu_);
+    {
+      absl::MutexLock lock(&mu_);
+      first = commands_.empty() && !closing_;
+    }
+    if (first) turn = worker_->Send(to, std::move(frame), Deadline());
+    ended = worker_->TakeEnded();
+  }
+  if (turn) eventfd_write(wake_, 1);
+  return first;
+}
+
 void UcxCarrier::Disconnect(Rank peer, const absl::Status& why) {
-  Post([this, peer, why] { worker_->Disconnect(peer, why); });
+  Post([peer, why](UcxWorker& worker) { worker.Disconnect(peer, why); });
 }
 
 void UcxCarrier::Post(Command command) {
@@ -72,7 +119,7 @@ void UcxCarrier::Post(Command command) {
     first = commands_.empty();
     commands_.push_back(std::move(command));
   }
-  if (first) eventfd_write(wake_, 1);
+  if (first && this_carrier != this) eventfd_write(wake_, 1);  // the thread itself looks before it sleeps
 }
 
 void UcxCarrier::Close() {
@@ -90,36 +137,57 @@ std::vector<UcxCarrier::Command> UcxCarrier::TakeCommands(bool* closing) {
   return std::exchange(commands_, {});
 }
 
-void UcxCarrier::Run() {
-  int64_t flush_until = 0;  // 0: not flushed yet
-  while (true) {
-    bool closing = false;
-    for (const Command& command : TakeCommands(&closing)) command();
-    const bool more = worker_->Turn(options_.clock->NowNanos());
-    if (closing && flush_until == 0 && worker_->Drained()) {
-      worker_->Flush();
-      flush_until = options_.clock->NowNanos() + std::min(kFlushNanos, options_.transfer_timeout_nanos);
-      continue;
-    }
-    if (flush_until != 0 && (worker_->Drained() || options_.clock->NowNanos() >= flush_until)) break;
-    if (!more && worker_->Arm()) Sleep(flush_until);
-  }
-  worker_->Close();
+bool UcxCarrier::CommandsWait() {
+  absl::MutexLock lock(&mu_);
+  return !commands_.empty();
 }
 
-// Until UCX has an event, a caller a command, or a frame is late. Commands that are there already have been told to the
-// descriptor, too.
-void UcxCarrier::Sleep(int64_t flush_until) {
-  constexpr int64_t kNanosPerMillisecond = 1'000'000;
-  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-  const int64_t deadline = std::min(worker_->NextDeadline(), flush_until == 0 ? kNever : flush_until);
-  int timeout_ms = -1;
-  if (deadline != kNever) {
-    const int64_t left = (deadline - options_.clock->NowNanos()) / kNanosPerMillisecond + 1;
-    timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
+void UcxCarrier::Run() {
+  this_carrier = this;
+  int64_t flush_until = 0;  // 0: not flushed yet
+  while (true) {
+    int64_t until = 0;
+    {
+      absl::MutexLock lock(&worker_mu_);
+      bool closing = false;
+      for (const Command& command : TakeCommands(&closing)) command(*worker_);
+      const bool more = worker_->Turn(options_.clock->NowNanos());
+      if (closing && flush_until == 0 && worker_->Drained()) {
+        worker_->Flush();
+        flush_until = options_.clock->NowNanos() + std::min(kFlushNanos, options_.transfer_timeout_nanos);
+        continue;
+      }
+      const bool flushed = flush_until != 0 && (worker_->Drained() || options_.clock->NowNanos() >= flush_until);
+      if (flushed) return worker_->Close();
+      if (more || CommandsWait() || !worker_->Arm()) continue;
+      // What callers send meanwhile is late after the latter.
+      until = std::min(worker_->NextDeadline(), flush_until == 0 ? Deadline() : flush_until);
+    }
+    Sleep(until);
   }
-  std::array<pollfd, 2> descriptors = {pollfd{worker_->event_descriptor(), POLLIN, 0}, pollfd{wake_, POLLIN, 0}};
-  poll(descriptors.data(), descriptors.size(), timeout_ms);
+}
+
+// They come when they are used first.
+void UcxCarrier::LookForConnections() {
+  constexpr int64_t kLooksPerSilence = 4;
+  const int64_t now = options_.clock->NowNanos();
+  if (now < look_nanos_) return;
+  look_nanos_ = now + options_.silence_nanos / kLooksPerSilence;
+  const int64_t milliseconds = std::clamp<int64_t>(options_.silence_nanos / kNanosPerMillisecond, 1, kMaximumSilence);
+  LimitSilence(events_, static_cast<int>(milliseconds));
+}
+
+// Until UCX has an event, another thread a command, or `until`. Such commands that are there already have been told to the
+// descriptor, too.
+void UcxCarrier::Sleep(int64_t until) {
+  if (options_.silence_nanos > 0) {
+    LookForConnections();
+    until = std::min(until, look_nanos_);
+  }
+  const int64_t left = (until - options_.clock->NowNanos()) / kNanosPerMillisecond + 1;
+  std::array<pollfd, 2> descriptors = {pollfd{events_, POLLIN, 0}, pollfd{wake_, POLLIN, 0}};
+  poll(descriptors.data(), descriptors.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 60'000)));
+  if (descriptors[1].revents == 0) return;
   eventfd_t told = 0;
   eventfd_read(wake_, &told);
 }

@@ -21,18 +21,24 @@ class UcxWorker;
 
 // Moves frames by UCX, over TCP.
 //
-// Model:     A thread, `ps-ucx`, owns UCX; it sleeps until UCX or a caller has something for it, so that rendezvous go on
-//            while others compute. Callers leave it commands.
-// Threads:   as Carrier says; handlers run on `ps-ucx`.
-// Lifecycle: the environment of the process must be UcxEnvironment() before it starts.
-// Units:     a frame that is not with its peer within `transfer_timeout_nanos` costs the peer.
-// Fails:     Create: UNAVAILABLE / RANK_LOST without a usable network, FAILED_PRECONDITION / FEATURE_DISABLED in another
-//            environment. A peer that is killed is noticed in milliseconds; one that freezes, or whose link is cut, by
-//            the transfer timeout only, and only while something is sent to it: its heartbeat must be watched elsewhere.
+// Model:     A thread, `ps-ucx`, keeps UCX going; it sleeps until UCX or a caller has something for it, so that rendezvous
+//            go on while others compute. While it sleeps, Send() sends on the caller's thread, which saves waking it; while
+//            it works, and from handlers, callers leave it commands.
+// Threads:   as Carrier says; handlers run on `ps-ucx`. Who uses UCX holds `worker_mu_`: for it only `ps-ucx` waits, others
+//            leave a command if it is not free.
+// Lifecycle: PrepareUcxEnvironment() before the first; that one loads UCX, for good.
+// Units:     a frame that is not with its peer within `transfer_timeout_nanos`, or a small one with the kernel, costs the
+//            peer, and so does a peer whose host acknowledges nothing of what is sent to it for `silence_nanos`, as where a
+//            link is cut; 0: it is waited for.
+// Fails:     Create: FAILED_PRECONDITION / FEATURE_DISABLED without UCX's libraries or in another environment,
+//            FAILED_PRECONDITION / LISTEN_FAILED without a usable network, RESOURCE_EXHAUSTED / HOST_MEMORY.
+//            A peer that is killed is noticed in milliseconds; one whose link is cut, or that freezes, only while something
+//            is sent to it, and the latter by the transfer timeout only: its heartbeat must be watched elsewhere.
 class UcxCarrier : public Carrier {
  public:
   struct Options {
     int64_t transfer_timeout_nanos = int64_t{60} * 1'000'000'000;
+    int64_t silence_nanos = 0;
     Clock* clock = RealClock();  // usually only tests set this
   };
   static absl::StatusOr<std::unique_ptr<UcxCarrier>> Create(Options options);
@@ -45,17 +51,26 @@ class UcxCarrier : public Carrier {
   void Close() override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  using Command = std::function<void()>;
+  using Command = std::function<void(UcxWorker&)>;
 
   UcxCarrier(Options options, std::unique_ptr<UcxWorker> worker, int wake);
+  bool SendAtOnce(Rank to, Frame& frame) ABSL_LOCKS_EXCLUDED(worker_mu_, mu_);
   void Post(Command command) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Command> TakeCommands(bool* closing) ABSL_LOCKS_EXCLUDED(mu_);
-  void Run();
-  void Sleep(int64_t flush_until);
+  bool CommandsWait() ABSL_LOCKS_EXCLUDED(mu_);
+  void Run() ABSL_LOCKS_EXCLUDED(worker_mu_);
+  void Sleep(int64_t until);
+  void LookForConnections();
+  int64_t Deadline() const { return options_.clock->NowNanos() + options_.transfer_timeout_nanos; }
 
   const Options options_;
-  const int wake_;                           // an event descriptor: there are commands
-  const std::unique_ptr<UcxWorker> worker_;  // the thread's, once it runs
+  const std::string address_;
+  const int events_;        // a descriptor: UCX has something to do
+  const int wake_;          // an event descriptor: there are commands
+  int64_t look_nanos_ = 0;  // when to look for connections again; the thread's
+
+  absl::Mutex worker_mu_ ABSL_ACQUIRED_BEFORE(mu_);
+  const std::unique_ptr<UcxWorker> worker_ ABSL_PT_GUARDED_BY(worker_mu_);
 
   absl::Mutex mu_;
   std::vector<Command> commands_ ABSL_GUARDED_BY(mu_);

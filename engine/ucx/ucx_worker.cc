@@ -1,6 +1,7 @@
 #include "engine/ucx/ucx_worker.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -8,21 +9,17 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
-#include "engine/base/log.h"
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
+#include "engine/ucx/ucx_environment.h"
+#include "engine/ucx/ucx_library.h"
 
 namespace penstock {
 namespace {
 
-constexpr unsigned kFrames = 1;                          // the number of our active message
-constexpr int64_t kRendezvousBytes = int64_t{16} << 10;  // smaller payloads come with their header
-constexpr int kProgressPerTurn = 64;                     // so that commands are not kept waiting
+constexpr unsigned kFrames = 1;       // the number of our active message
+constexpr int kProgressPerTurn = 64;  // so that commands are not kept waiting
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
-absl::Status Failed(std::string_view what, ucs_status_t status) {
-  return Error(absl::StatusCode::kUnavailable, "RANK_LOST",
-               absl::StrCat(absl::string_view(what.data(), what.size()), ": ", ucs_status_string(status)));
-}
 
 // What a UCX call takes for a list of pieces.
 struct Buffer {
@@ -47,66 +44,91 @@ struct Buffer {
 struct UcxWorker::Peer {
   UcxWorker* worker = nullptr;
   Rank rank;
-  ucp_ep_h endpoint = nullptr;                      // null once it is closed
-  std::list<std::unique_ptr<SendOperation>> sends;  // in the order of their deadlines
-  absl::Status failure;                             // not OK: nothing can be sent any more
+  ucp_ep_h endpoint = nullptr;  // null once it is closed
+  Frames sends;                 // in the order of their deadlines
+  absl::Status failure;         // not OK: nothing can be sent any more
   bool told = false;
+  bool connected[2] = {};  // frames without and with a rendezvous have ended
 };
 
 struct UcxWorker::SendOperation {
   SendOperation(Peer* its_peer, Frame its_frame, int64_t deadline)
-      : peer(its_peer), frame(std::move(its_frame)), buffer(frame.payload), deadline_nanos(deadline) {}
+      : peer(its_peer),
+        frame(std::move(its_frame)),
+        buffer(frame.payload),
+        rendezvous(ByteSize(frame.payload) > kEagerBytes),
+        deadline_nanos(deadline) {}
 
   Peer* const peer;
   const Frame frame;
   Buffer buffer;
+  const bool rendezvous;
   const int64_t deadline_nanos;
-  std::list<std::unique_ptr<SendOperation>>::iterator place;
+  Frames::iterator place;
 };
 
 struct UcxWorker::ReceiveOperation {
-  ReceiveOperation(UcxWorker* its_worker, Landing its_landing)
-      : worker(its_worker), landing(std::move(its_landing)), buffer(landing.places) {}
+  ReceiveOperation(UcxWorker* its_worker, const std::vector<Piece>& places) : worker(its_worker), buffer(places) {}
 
   UcxWorker* const worker;
-  const Landing landing;
+  Landing landing;
   Buffer buffer;
   std::list<std::unique_ptr<ReceiveOperation>>::iterator place;
 };
 
 absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create() {
-  std::unique_ptr<UcxWorker> worker(new UcxWorker());
+  PENSTOCK_RETURN_IF_ERROR(CheckUcxEnvironment());
+  PENSTOCK_ASSIGN_OR_RETURN(const UcxLibrary* const ucx, LoadUcxLibrary());
+  std::unique_ptr<UcxWorker> worker(new UcxWorker(ucx));
   PENSTOCK_RETURN_IF_ERROR(worker->Open());
   return worker;
 }
 
+UcxWorker::UcxWorker(const UcxLibrary* ucx) : ucx_(ucx) {}
+
 UcxWorker::~UcxWorker() { Close(); }
+
+// What became of a peer, or of a frame of its.
+absl::Status UcxWorker::Lost(std::string_view what, ucs_status_t status) const {
+  return Error(absl::StatusCode::kUnavailable, "RANK_LOST",
+               absl::StrCat(absl::string_view(what.data(), what.size()), ": ", ucx_->ucs_status_string(status)));
+}
+
+// What this process lacks.
+absl::Status UcxWorker::Unusable(std::string_view what, ucs_status_t status) const {
+  const std::string text =
+      absl::StrCat(absl::string_view(what.data(), what.size()), ": ", ucx_->ucs_status_string(status));
+  if (status == UCS_ERR_NO_MEMORY) return Error(absl::StatusCode::kResourceExhausted, "HOST_MEMORY", text);
+  const char* const devices = std::getenv("UCX_NET_DEVICES");
+  return Error(absl::StatusCode::kFailedPrecondition, "LISTEN_FAILED",
+               devices == nullptr ? text : absl::StrCat(text, " (UCX_NET_DEVICES=", devices, ")"));
+}
 
 absl::Status UcxWorker::Open() {
   ucp_config_t* config = nullptr;
-  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
-  if (status != UCS_OK) return Failed("UCX's settings can't be read", status);
+  ucs_status_t status = ucx_->ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return Unusable("UCX's settings can't be read", status);
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
-  status = ucp_init(&params, config, &context_);
-  ucp_config_release(config);
-  if (status != UCS_OK) return Failed("UCX can't start", status);
+  status = ucx_->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+  ucx_->ucp_config_release(config);
+  if (status != UCS_OK) return Unusable("UCX can't start", status);
 
   ucp_worker_params_t worker_params = {};
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  status = ucp_worker_create(context_, &worker_params, &worker_);
-  if (status != UCS_OK) return Failed("UCX can't open a network device", status);
-  status = ucp_worker_get_efd(worker_, &event_descriptor_);
-  if (status != UCS_OK) return Failed("UCX has no event descriptor", status);
+  status = ucx_->ucp_worker_create(context_, &worker_params, &worker_);
+  if (status != UCS_OK) return Unusable("UCX can't open a network device", status);
+  status = ucx_->ucp_worker_get_efd(worker_, &event_descriptor_);
+  if (status != UCS_OK) return Unusable("UCX has no event descriptor", status);
 
   ucp_worker_attr_t attributes = {};
   attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
-  status = ucp_worker_query(worker_, &attributes);
-  if (status != UCS_OK) return Failed("UCX does not tell its address", status);
+  status = ucx_->ucp_worker_query(worker_, &attributes);
+  if (status != UCS_OK) return Unusable("UCX does not tell its address", status);
   address_.assign(reinterpret_cast<const char*>(attributes.address), attributes.address_length);
-  ucp_worker_release_address(worker_, attributes.address);
+  ucx_->ucp_worker_release_address(worker_, attributes.address);
   if (static_cast<int64_t>(attributes.max_am_header) < kMaximumFrameHeaderBytes) {
     return Error(absl::StatusCode::kFailedPrecondition, "FEATURE_DISABLED",
                  absl::StrCat("UCX takes headers of at most ", attributes.max_am_header, " bytes, ",
@@ -120,8 +142,8 @@ absl::Status UcxWorker::Open() {
   handler.cb = &FrameCallback;
   handler.arg = this;
   handler.flags = UCP_AM_FLAG_WHOLE_MSG;
-  status = ucp_worker_set_am_recv_handler(worker_, &handler);
-  return status == UCS_OK ? absl::OkStatus() : Failed("UCX can't receive", status);
+  status = ucx_->ucp_worker_set_am_recv_handler(worker_, &handler);
+  return status == UCS_OK ? absl::OkStatus() : Unusable("UCX can't receive", status);
 }
 
 absl::Status UcxWorker::Start(const std::map<Rank, std::string>& peers, Carrier::Handlers handlers) {
@@ -137,6 +159,10 @@ absl::Status UcxWorker::Start(const std::map<Rank, std::string>& peers, Carrier:
 }
 
 absl::StatusOr<ucp_ep_h> UcxWorker::Connect(Peer* peer, const std::string& address) {
+  if (address.empty()) {
+    return Error(absl::StatusCode::kUnavailable, "RANK_LOST",
+                 absl::StrCat("rank ", peer->rank.value(), " has told no address"));
+  }
   ucp_ep_params_t params = {};
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -144,46 +170,51 @@ absl::StatusOr<ucp_ep_h> UcxWorker::Connect(Peer* peer, const std::string& addre
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = &ErrorCallback, .arg = peer};
   ucp_ep_h endpoint = nullptr;
-  const ucs_status_t status = ucp_ep_create(worker_, &params, &endpoint);
-  if (status != UCS_OK) return Failed(absl::StrCat("rank ", peer->rank.value(), " can't be reached"), status);
+  const ucs_status_t status = ucx_->ucp_ep_create(worker_, &params, &endpoint);
+  if (status != UCS_OK) return Lost(absl::StrCat("rank ", peer->rank.value(), " can't be reached"), status);
   return endpoint;
 }
 
-bool UcxWorker::Arm() { return ucp_worker_arm(worker_) == UCS_OK; }
+bool UcxWorker::Arm() { return ucx_->ucp_worker_arm(worker_) == UCS_OK; }
 
 // --- Sending.
 
-void UcxWorker::Send(Rank to, Frame frame, int64_t deadline_nanos) {
+bool UcxWorker::Send(Rank to, Frame&& frame, int64_t deadline_nanos) {
   const auto found = peers_.find(to);
-  if (found == peers_.end() || !found->second->failure.ok()) return;
+  if (found == peers_.end() || !found->second->failure.ok()) return false;
   Peer& peer = *found->second;
-  peer.sends.push_back(std::make_unique<SendOperation>(&peer, std::move(frame), deadline_nanos));
+  peer.sends.push_back(std::make_shared<SendOperation>(&peer, std::move(frame), deadline_nanos));
   SendOperation& operation = *peer.sends.back();
   operation.place = std::prev(peer.sends.end());
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   param.cb.send = &SendCallback;
   param.user_data = &operation;
-  param.flags = ByteSize(operation.frame.payload) < kRendezvousBytes ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  param.flags = operation.rendezvous ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   operation.buffer.Describe(&param);
   const std::string& header = operation.frame.header;  // UCX reads it until the operation ends
-  const ucs_status_ptr_t request = ucp_am_send_nbx(peer.endpoint, kFrames, header.data(), header.size(),
-                                                   operation.buffer.data(), operation.buffer.count(), &param);
-  if (!UCS_PTR_IS_PTR(request)) EndSend(&operation, UCS_PTR_STATUS(request));
+  const ucs_status_ptr_t request = ucx_->ucp_am_send_nbx(peer.endpoint, kFrames, header.data(), header.size(),
+                                                         operation.buffer.data(), operation.buffer.count(), &param);
+  const bool rendezvous = operation.rendezvous;
+  const bool pending = UCS_PTR_IS_PTR(request);
+  if (!pending) EndSend(&operation, UCS_PTR_STATUS(request));
+  // While it connects, UCX leaves steps to the next Turn() of which no event tells.
+  return !peer.failure.ok() || (pending && !peer.connected[rendezvous]);
 }
 
 void UcxWorker::SendCallback(void* request, ucs_status_t status, void* operation) {
   auto* const send = static_cast<SendOperation*>(operation);
-  ucp_request_free(request);
-  send->peer->worker->EndSend(send, status);
+  UcxWorker* const worker = send->peer->worker;
+  worker->ucx_->ucp_request_free(request);
+  worker->EndSend(send, status);
 }
 
 // A frame that the peer turned away has come to it all the same.
 void UcxWorker::EndSend(SendOperation* operation, ucs_status_t status) {
   Peer& peer = *operation->peer;
-  const std::unique_ptr<SendOperation> ended = std::move(*operation->place);
-  peer.sends.erase(operation->place);
-  if (status != UCS_OK && status != UCS_ERR_REJECTED) GiveUp(peer, Failed("a frame can't be sent", status));
+  ended_.splice(ended_.end(), peer.sends, operation->place);
+  if (status == UCS_OK) peer.connected[operation->rendezvous] = true;
+  if (status != UCS_OK && status != UCS_ERR_REJECTED) GiveUp(peer, Lost("a frame can't be sent", status));
 }
 
 // --- Receiving.
@@ -196,8 +227,10 @@ ucs_status_t UcxWorker::FrameCallback(void* worker, const void* header, size_t h
                                                   rendezvous);
 }
 
-// An answer but OK is what the sender's operation ends with.
+// What is returned but OK is what the sender's operation ends with.
 ucs_status_t UcxWorker::OnFrame(std::string_view header, void* data, size_t bytes, bool rendezvous) {
+  // Before Start() only strangers send, and members that have given this generation up.
+  if (!handlers_.on_header) return rendezvous ? UCS_ERR_REJECTED : UCS_OK;
   absl::StatusOr<Landing> landing = handlers_.on_header(header, static_cast<int64_t>(bytes));
   if (!landing.ok()) return rendezvous ? UCS_ERR_REJECTED : UCS_OK;
   if (!landing->on_ended && bytes == 0) return UCS_OK;
@@ -211,8 +244,14 @@ ucs_status_t UcxWorker::OnFrame(std::string_view header, void* data, size_t byte
     landing->on_ended(absl::OkStatus());
     return UCS_OK;
   }
-  receives_.push_back(std::make_unique<ReceiveOperation>(this, *std::move(landing)));
+  const absl::Status kept =
+      Guarded("a frame", [&] { receives_.push_back(std::make_unique<ReceiveOperation>(this, landing->places)); });
+  if (!kept.ok()) {  // costs the edge: nobody may wait for a payload that was dropped
+    landing->on_ended(kept);
+    return UCS_ERR_NO_MEMORY;
+  }
   ReceiveOperation& operation = *receives_.back();
+  operation.landing = *std::move(landing);
   operation.place = std::prev(receives_.end());
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -220,28 +259,28 @@ ucs_status_t UcxWorker::OnFrame(std::string_view header, void* data, size_t byte
   param.user_data = &operation;
   operation.buffer.Describe(&param);
   const ucs_status_ptr_t request =
-      ucp_am_recv_data_nbx(worker_, data, operation.buffer.data(), operation.buffer.count(), &param);
+      ucx_->ucp_am_recv_data_nbx(worker_, data, operation.buffer.data(), operation.buffer.count(), &param);
   if (!UCS_PTR_IS_PTR(request)) EndReceive(&operation, UCS_PTR_STATUS(request));
   return UCS_OK;
 }
 
 void UcxWorker::ReceiveCallback(void* request, ucs_status_t status, size_t, void* operation) {
   auto* const receive = static_cast<ReceiveOperation*>(operation);
-  ucp_request_free(request);
+  receive->worker->ucx_->ucp_request_free(request);
   receive->worker->EndReceive(receive, status);
 }
 
 void UcxWorker::EndReceive(ReceiveOperation* operation, ucs_status_t status) {
   const std::unique_ptr<ReceiveOperation> ended = std::move(*operation->place);
   receives_.erase(operation->place);
-  ended->landing.on_ended(status == UCS_OK ? absl::OkStatus() : Failed("a payload did not come whole", status));
+  ended->landing.on_ended(status == UCS_OK ? absl::OkStatus() : Lost("a payload did not come whole", status));
 }
 
 // --- Peers that are lost.
 
 void UcxWorker::ErrorCallback(void* peer, ucp_ep_h, ucs_status_t status) {
   auto* const failed = static_cast<Peer*>(peer);
-  failed->worker->GiveUp(*failed, Failed("its edge has failed", status));
+  failed->worker->GiveUp(*failed, failed->worker->Lost("its edge has failed", status));
 }
 
 void UcxWorker::Disconnect(Rank peer, const absl::Status& why) {
@@ -261,7 +300,7 @@ void UcxWorker::CloseEndpoint(Peer& peer) {
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  const ucs_status_ptr_t request = ucp_ep_close_nbx(endpoint, &param);
+  const ucs_status_ptr_t request = ucx_->ucp_ep_close_nbx(endpoint, &param);
   if (UCS_PTR_IS_PTR(request)) requests_.push_back(request);
 }
 
@@ -270,12 +309,13 @@ void UcxWorker::CloseEndpoint(Peer& peer) {
 bool UcxWorker::Turn(int64_t now_nanos) {
   bool more = false;
   for (int i = 0; i < kProgressPerTurn; ++i) {
-    more = ucp_worker_progress(worker_) != 0;
+    more = ucx_->ucp_worker_progress(worker_) != 0;
+    TakeEnded();
     if (!more) break;
   }
-  std::erase_if(requests_, [](ucs_status_ptr_t request) {
-    if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
-    ucp_request_free(request);
+  std::erase_if(requests_, [this](ucs_status_ptr_t request) {
+    if (ucx_->ucp_request_check_status(request) == UCS_INPROGRESS) return false;
+    ucx_->ucp_request_free(request);
     return true;
   });
   for (const auto& [rank, peer] : peers_) {
@@ -307,7 +347,7 @@ void UcxWorker::Flush() {
   for (const auto& [rank, peer] : peers_) {
     if (!peer->failure.ok()) continue;
     ucp_request_param_t param = {};
-    const ucs_status_ptr_t request = ucp_ep_flush_nbx(peer->endpoint, &param);
+    const ucs_status_ptr_t request = ucx_->ucp_ep_flush_nbx(peer->endpoint, &param);
     if (UCS_PTR_IS_PTR(request)) requests_.push_back(request);
   }
 }
@@ -319,8 +359,8 @@ void UcxWorker::Close() {
     CloseEndpoint(*peer);
   }
   while (!Drained() || !receives_.empty()) Turn(/*now_nanos=*/0);
-  if (worker_ != nullptr) ucp_worker_destroy(std::exchange(worker_, nullptr));
-  if (context_ != nullptr) ucp_cleanup(std::exchange(context_, nullptr));
+  if (worker_ != nullptr) ucx_->ucp_worker_destroy(std::exchange(worker_, nullptr));
+  if (context_ != nullptr) ucx_->ucp_cleanup(std::exchange(context_, nullptr));
 }
 
 }  // namespace penstock

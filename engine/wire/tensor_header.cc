@@ -5,12 +5,14 @@
 #include <limits>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/utf8.h"
+#include "engine/wire/tensor_name.h"
 
 namespace penstock {
 namespace {
@@ -55,9 +57,7 @@ absl::Status TooLarge(const std::string& field, int64_t limit, int64_t value) {
                 absl::StrCat("must be at most ", limit, " bytes"), absl::StrCat(value));
 }
 
-bool IsNamePart(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-';
-}
+bool IsNamePart(char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); }
 
 absl::Status ValidateName(const std::string& name, const std::string& field, const WireLimits& limits) {
   if (name.empty()) {
@@ -69,7 +69,7 @@ absl::Status ValidateName(const std::string& name, const std::string& field, con
                      absl::StrCat(name.size(), " bytes"));
   }
   if (!std::all_of(name.begin(), name.end(), IsNamePart)) {
-    return BadHeader(field, "must hold letters, digits and _ . - only", Shortened(name));
+    return BadHeader(field, "must hold printable ASCII characters only", Shortened(name));
   }
   return absl::OkStatus();
 }
@@ -134,6 +134,10 @@ absl::StatusOr<int64_t> PayloadBytes(DataType type, const std::vector<int64_t>& 
     return BadHeader(std::string(field) + ".shape", "must have fewer than 2^63 bytes", Shortened(ShapeText(shape)));
   }
   return elements * item_size;
+}
+
+bool IsTensorName(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxTensorNameBytes && std::all_of(name.begin(), name.end(), IsNamePart);
 }
 
 absl::Status ValidateTensorHeader(const TensorHeader& header, std::string_view field, const WireLimits& limits) {

@@ -74,7 +74,7 @@ absl::StatusOr<int64_t> ElementCount(const std::vector<int64_t>& shape, std::str
 absl::StatusOr<int64_t> PayloadBytes(DataType type, const std::vector<int64_t>& shape, std::string_view field);
 
 // Checks one header: name, type, rank, dimensions, product, declared bytes, tensor limit; returns the first fault.
-// Names hold letters, digits and _ . - only.
+// Names hold printable ASCII characters only.
 //
 // Fails: INVALID_ARGUMENT / TENSOR_HEADER, RESOURCE_EXHAUSTED / TENSOR_TOO_LARGE; both with values "field" and "value".
 absl::Status ValidateTensorHeader(const TensorHeader& header, std::string_view field, const WireLimits& limits = {});

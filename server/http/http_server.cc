@@ -63,7 +63,7 @@ class HttpServer::Library {
     if (context_ != nullptr) Stop();
   }
 
-  absl::Status Start(const ListenAddress& address, const Options& options);
+  absl::Status Start(const ListenAddress& address, std::string_view field, const Options& options);
 
   // With the port that the kernel chose.
   const ListenAddress& address() const { return address_; }
@@ -85,7 +85,7 @@ class HttpServer::Library {
   std::string start_problem_ ABSL_GUARDED_BY(mu_);  // the library's first words while it started: why
 };
 
-absl::Status HttpServer::Library::Start(const ListenAddress& address, const Options& options) {
+absl::Status HttpServer::Library::Start(const ListenAddress& address, std::string_view field, const Options& options) {
   static const unsigned features = mg_init_library(MG_FEATURES_DEFAULT);
   (void)features;
   const std::string port = address.ToString();
@@ -112,7 +112,8 @@ absl::Status HttpServer::Library::Start(const ListenAddress& address, const Opti
   if (context_ == nullptr) {
     const std::string problem = start_problem_.empty() ? "the listener did not start" : start_problem_;
     return Error(absl::StatusCode::kFailedPrecondition, "LISTEN_FAILED",
-                 absl::StrCat("can't listen on ", port, ": ", problem))
+                 absl::StrCat(std::string(field), ": can't listen there: ", problem, ", got ", port))
+        .With("field", std::string(field))
         .With("address", port);
   }
   address_ = address;
@@ -211,7 +212,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(std::string_view 
                                                                HttpHandler handler, const Options& options) {
   PENSTOCK_ASSIGN_OR_RETURN(const ListenAddress parsed, ParseListenAddress(address, field));
   auto library = std::make_unique<Library>(std::move(handler));
-  PENSTOCK_RETURN_IF_ERROR(library->Start(parsed, options));
+  PENSTOCK_RETURN_IF_ERROR(library->Start(parsed, field, options));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(library)));
 }
 

@@ -22,19 +22,33 @@ struct Route {
   const char* path;
   const char* title;
   Document (*page)(const StatusSources&);
+  // Null: each process has it.
+  bool (*there)(const StatusSources&) = nullptr;
+
+  bool In(const StatusSources& sources) const { return there == nullptr || there(sources); }
 };
 
+bool ServesCallers(const StatusSources& sources) { return sources.handles != nullptr; }
+bool HasMemory(const StatusSources& sources) { return sources.memory != nullptr; }
+bool HasCheckpoints(const StatusSources& sources) { return sources.checkpoints != nullptr; }
+
 constexpr Route kRoutes[] = {
-    {"/", "Overview", &IndexPage},      {"/statusz", "Status", &StatusPage},
-    {"/queuez", "Queues", &QueuePage},  {"/handlez", "Handles", &HandlePage},
-    {"/memory", "Memory", &MemoryPage}, {"/checkpointz", "Checkpoints", &CheckpointPage},
-    {"/tracez", "Traces", &TracePage},  {"/logz", "Log", &LogPage},
+    {"/", "Overview", &IndexPage},
+    {"/statusz", "Status", &StatusPage},
+    {"/queuez", "Queues", &QueuePage, &ServesCallers},
+    {"/handlez", "Handles", &HandlePage, &ServesCallers},
+    {"/memory", "Memory", &MemoryPage, &HasMemory},
+    {"/checkpointz", "Checkpoints", &CheckpointPage, &HasCheckpoints},
+    {"/tracez", "Traces", &TracePage},
+    {"/logz", "Log", &LogPage},
     {"/flagz", "Settings", &FlagPage},
 };
 
-std::vector<NavigationLink> Navigation() {
+std::vector<NavigationLink> Navigation(const StatusSources& sources) {
   std::vector<NavigationLink> links;
-  for (const Route& route : kRoutes) links.push_back({route.path, route.title});
+  for (const Route& route : kRoutes) {
+    if (route.In(sources)) links.push_back({route.path, route.title});
+  }
   return links;
 }
 
@@ -57,12 +71,12 @@ Format FormatOf(const HttpRequest& request) {
   return browser ? Format::kHtml : Format::kText;
 }
 
-HttpResponse Draw(const Document& document, const HttpRequest& request) {
+HttpResponse Draw(const StatusSources& sources, const Document& document, const HttpRequest& request) {
   HttpResponse response;
   switch (FormatOf(request)) {
     case Format::kHtml:
       response.content_type = "text/html; charset=utf-8";
-      response.body = ToHtml(document, Navigation(), request.path);
+      response.body = ToHtml(document, Navigation(sources), request.path);
       break;
     case Format::kJson:
       response.content_type = "application/json";
@@ -86,14 +100,14 @@ HttpResponse Find(const StatusSources& sources, const HttpRequest& request) {
     const auto pipelines = sources.registry->Snapshot();
     std::string name = QueryValue(request.query, "name");
     if (name.empty() && pipelines.size() == 1) name = pipelines.front()->name();
-    if (name.empty()) return Draw(IndexPage(sources), request);
+    if (name.empty()) return Draw(sources, IndexPage(sources), request);
     const auto found = sources.registry->Find(name);
     if (found == nullptr) return PlainAnswer(404, "name: there is no such pipeline; the page / lists all");
-    return Draw(PipelinePage(sources, *found), request);
+    return Draw(sources, PipelinePage(sources, *found), request);
   }
-  if (request.path == "/memz") return Draw(MemoryPage(sources), request);
+  const std::string_view path = request.path == "/memz" ? "/memory" : request.path;
   for (const Route& route : kRoutes) {
-    if (request.path == route.path) return Draw(route.page(sources), request);
+    if (path == route.path && route.In(sources)) return Draw(sources, route.page(sources), request);
   }
   return Respond(sources.probes, request);
 }

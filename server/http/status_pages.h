@@ -69,6 +69,45 @@ struct PipelineRow {
   std::string state;  // "ready"
 };
 
+// A rank of the group that this daemon leads.
+struct RankRow {
+  int rank = 0;
+  std::string state;  // "member"
+  double since_unix_seconds = 0;
+  std::string host;
+  std::string address;
+  std::string carrier;
+  std::string devices;  // "1/cpu:0, 1/cpu:1"
+  std::string problem;  // why it is missing
+};
+
+// Tensors that have gone from one rank to another.
+struct LinkRow {
+  int from = 0;
+  int to = 0;
+  std::string carrier;
+  int64_t messages = 0;
+  int64_t bytes = 0;
+};
+
+struct GroupRows {
+  std::vector<RankRow> ranks;
+  std::vector<LinkRow> links;
+};
+
+// What a rank that does not lead knows of its group.
+struct FollowerFacts {
+  int rank = 0;
+  int world_size = 1;
+  std::string leader;   // HOST:PORT
+  std::string problem;  // empty: it has joined
+  bool leader_drains = false;
+  int64_t epoch = 0;  // of the forming that was prepared last
+  int64_t generation = 0;
+  std::vector<std::string> devices;
+  std::vector<LinkRow> links;  // to this rank
+};
+
 struct CheckpointRow {
   std::string pipeline;
   std::string id;
@@ -97,10 +136,12 @@ struct CommandOutputs {
   std::function<std::string()> checkpoints;                        // of checkpoint list, of all pipelines
 };
 
-// Where the pages come from. Closures may be called from several threads at once and must not block for long.
+// Where the pages come from. What a process does not have is null, and has no page. Closures may be called from several threads at once and must not block for long.
 struct StatusSources {
   const MetricsRegistry* registry = nullptr;
   std::function<DaemonFacts()> facts;
+  std::function<GroupRows()> group;         // null: it leads nobody
+  std::function<FollowerFacts()> follower;  // null: it leads, or is alone
   std::function<std::vector<PipelineRow>()> pipelines;
   std::function<std::vector<HandleRow>()> handles;
   std::function<std::vector<OwnerRow>()> owners;
@@ -127,6 +168,7 @@ bool IsHostAllowed(std::string_view host);
 
 Document IndexPage(const StatusSources& sources);                                 // /
 Document StatusPage(const StatusSources& sources);                                // /statusz
+void AddRanks(const StatusSources& sources, Document* page);                      // its sections on ranks
 Document PipelinePage(const StatusSources& sources, const PipelineMetrics& one);  // /pipeline?name=
 Document QueuePage(const StatusSources& sources);                                 // /queuez
 Document HandlePage(const StatusSources& sources);                                // /handlez

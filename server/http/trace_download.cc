@@ -42,7 +42,8 @@ HttpResponse TraceDownload(const StatusSources& sources, const HttpRequest& requ
     response.next = [] { return std::optional<std::string>(); };  // the same headers, without a copy of the rings
     return response;
   }
-  auto capture = std::make_shared<const TraceCapture>(TraceRecorder(metrics, TraceRecorder::From::kOldest).Finish());
+  auto capture = std::make_shared<const TraceCapture>(
+      TraceRecorder(metrics, TraceRecorder::From::kOldest, sources.registry->self()).Finish());
   auto file =
       std::make_shared<TraceExport>(std::move(capture), perfetto ? TraceFormat::kPerfetto : TraceFormat::kChrome);
   response.next = [file] { return file->Next(); };

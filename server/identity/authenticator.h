@@ -57,6 +57,8 @@ class Authenticator {
   absl::StatusOr<Identity> Authenticate(const Shown& shown) const;
   // What somebody may do at present; nothing for a name that the map does not have.
   std::optional<Role> RoleOf(std::string_view name) const;
+  // Whether there may be somebody of a name: one that the map has, or, where everything is plaintext, any at all.
+  bool MayExist(std::string_view name) const { return !knows_callers_ || RoleOf(name).has_value(); }
   // False where everything is plaintext: then a caller shows nothing but a name.
   bool knows_callers() const { return knows_callers_; }
 

@@ -18,7 +18,10 @@ bool IsNamePart(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || std::string_view("_.@:/-").find(c) != std::string::npos;
 }
 
-bool IsPatternPart(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '*'; }
+bool IsPatternPart(char c) {
+  return absl::ascii_islower(static_cast<unsigned char>(c)) || absl::ascii_isdigit(static_cast<unsigned char>(c)) ||
+         c == '_' || c == '-' || c == '*';
+}
 
 // What a fault shows of a text: a file may hold anything.
 std::string Shown(std::string_view text) { return std::string(text.substr(0, 64)); }
@@ -39,7 +42,7 @@ absl::StatusOr<PipelinePattern> PipelinePattern::Parse(std::string_view text, st
   const bool good =
       !text.empty() && text.size() <= kMaxPatternBytes && std::all_of(text.begin(), text.end(), IsPatternPart);
   if (!good) {
-    return InvalidField(field, absl::StrCat("must be 1 to ", kMaxPatternBytes, " of a to z, 0 to 9, - and *"),
+    return InvalidField(field, absl::StrCat("must be 1 to ", kMaxPatternBytes, " of a to z, 0 to 9, _, - and *"),
                         Shown(text));
   }
   return PipelinePattern(std::string(text));

@@ -26,8 +26,9 @@ void CollectLane(const std::string& pipeline, const LaneMetrics& lane, int64_t n
   for (const StageStateInfo& info : StageStates()) {
     families->Add(Metric::kStageTime, And(labels, info.name), static_cast<double>(times[info.state]) / 1e9);
   }
-  // A GPU works on when its lane's thread has gone, so the thread's time says nothing of it.
-  if (description.device.starts_with("cpu")) {
+  // A GPU works on when its lane's thread has gone, so the thread's time says nothing of it. A CPU of another
+  // rank is called "1/cpu:0".
+  if (description.device.find("cpu:") != std::string::npos) {
     families->Add(Metric::kDeviceBusy, And(labels, "compute"), static_cast<double>(lane.compute_nanos.value()) / 1e9);
   }
   AddEach(families, Metric::kPhaseDuration, labels, kPhaseNames,
@@ -35,8 +36,6 @@ void CollectLane(const std::string& pipeline, const LaneMetrics& lane, int64_t n
   families->Add(Metric::kStageInfo,
                 And(And(And(labels, description.device_uuid), ToString(description.rank)), description.layers), 1);
   families->Add(Metric::kStageLastProgress, labels, lane.last_progress.seconds());
-  families->Add(Metric::kIdealBubble, labels, lane.ideal_bubble.value());
-  families->Add(Metric::kPredictedBubble, labels, lane.predicted_bubble.value());
   families->Add(Metric::kInflightMicroBatches, labels, lane.inflight_micro_batches.value());
   families->Add(Metric::kRecomputedActivationBytes, labels, static_cast<double>(lane.recomputed_bytes.value()));
   families->Add(Metric::kOutOfMemory, labels, static_cast<double>(lane.out_of_memory.value()));
@@ -48,6 +47,13 @@ void CollectLane(const std::string& pipeline, const LaneMetrics& lane, int64_t n
     families->Add(Metric::kLinkBytes, ends, static_cast<double>(link->bytes.value()));
     families->Add(Metric::kLinkTransferSeconds, ends, static_cast<double>(link->nanos.value()) / 1e9);
   }
+}
+
+// Of the plan, which only the leader has.
+void CollectForecast(const std::string& pipeline, const LaneMetrics& lane, FamilySet* families) {
+  const LabelValues labels = {pipeline, std::to_string(lane.description.lane), lane.description.device};
+  families->Add(Metric::kIdealBubble, labels, lane.ideal_bubble.value());
+  families->Add(Metric::kPredictedBubble, labels, lane.predicted_bubble.value());
 }
 
 void CollectBatches(const PipelineMetrics& pipeline, const LabelValues& labels, FamilySet* families) {
@@ -63,6 +69,7 @@ void CollectBatches(const PipelineMetrics& pipeline, const LabelValues& labels, 
           [&](size_t i) { return pipeline.batch_duration.at(i).Snapshot(); });
   AddEach(families, Metric::kRunsActive, labels, kBatchModeNames,
           [&](size_t i) { return pipeline.runs_active.at(i).value(); });
+  families->Add(Metric::kInferenceRuns, labels, CountOf(pipeline.inference_runs));
   families->Add(Metric::kStepNumber, labels, pipeline.step_number.value());
   families->Add(Metric::kLoss, labels, pipeline.loss.value());
   AddEach(families, Metric::kNonfiniteSteps, labels, kNonfiniteKindNames,
@@ -93,9 +100,14 @@ void CollectCheckpoints(const PipelineMetrics& pipeline, const LabelValues& labe
 
 }  // namespace
 
-void CollectPipeline(const PipelineMetrics& pipeline, int64_t now_nanos, FamilySet* families) {
+void CollectPipeline(const PipelineMetrics& pipeline, Rank self, int64_t now_nanos, FamilySet* families) {
   for (int lane = 0; lane < pipeline.lane_count(); ++lane) {
+    if (pipeline.lane(lane).description.rank != self) continue;
     CollectLane(pipeline.name(), pipeline.lane(lane), now_nanos, families);
+  }
+  if (self != Rank(0)) return;
+  for (int lane = 0; lane < pipeline.lane_count(); ++lane) {
+    CollectForecast(pipeline.name(), pipeline.lane(lane), families);
   }
   const ScheduleDescription schedule = pipeline.schedule();
   families->Add(Metric::kScheduleInfo,

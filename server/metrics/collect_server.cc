@@ -32,6 +32,29 @@ void CollectMethod(const MethodMetrics& method, FamilySet* families) {
 
 }  // namespace
 
+void CollectGroup(const GroupFigures& group, Rank self, FamilySet* families) {
+  families->Add(Metric::kGroupEpoch, {}, group.epoch);
+  families->Add(Metric::kGroupGeneration, {}, group.generation);
+  for (size_t carrier = 0; carrier < kCarrierNames.size(); ++carrier) {
+    const PeerFigures& received = group.received[carrier];
+    const std::string name(kCarrierNames[carrier]);
+    for (const auto& [peer, link] : received.from) {
+      const LabelValues labels = {name, ToString(peer), ToString(self)};
+      families->Add(Metric::kPeerReceivedBytes, labels, static_cast<double>(link.bytes));
+      families->Add(Metric::kPeerReceivedMessages, labels, static_cast<double>(link.messages));
+    }
+    for (size_t why = 0; why < kPeerDropNames.size(); ++why) {
+      families->Add(Metric::kPeerDroppedMessages, {name, std::string(kPeerDropNames[why])},
+                    static_cast<double>(received.dropped[why]));
+    }
+  }
+  if (self != Rank(0)) return;
+  families->Add(Metric::kGroupRanks, {}, group.present);
+  families->Add(Metric::kGroupRanksExpected, {}, group.expected);
+  families->Add(Metric::kGroupReformings, {}, static_cast<double>(group.reformings));
+  families->Add(Metric::kGroupRefused, {}, static_cast<double>(group.refused));
+}
+
 void CollectServer(const ServerMetrics& server, FamilySet* families) {
   AddEach(families, Metric::kHandles, kHandleGaugeNames, [&](size_t i) { return server.handles.at(i).value(); });
   AddEach(families, Metric::kHandleBytes, kHandleTierNames,
@@ -71,13 +94,14 @@ void CollectServer(const ServerMetrics& server, FamilySet* families) {
           [](size_t i) { return static_cast<double>(DroppedLogLines(static_cast<LogDrop>(i))); });
 }
 
-void CollectMemory(const MemoryMetrics& memory, FamilySet* families) {
+void CollectMemory(const MemoryMetrics& memory, Rank self, FamilySet* families) {
+  families->Add(Metric::kMemoryAllocator, {}, static_cast<double>(ReadAllocatorStatistics().kept_bytes));
+  if (self != Rank(0)) return;
   AddEach(families, Metric::kMemoryReserved, kMemoryClassNames,
           [&](size_t i) { return memory.reserved.at(i).value(); });
   AddEach(families, Metric::kMemoryRefused, kMemoryClassNames, [&](size_t i) { return CountOf(memory.refused.at(i)); });
   families->Add(Metric::kMemoryLimit, {}, memory.limit.value());
   families->Add(Metric::kMemoryProcess, {}, memory.process.value());
-  families->Add(Metric::kMemoryAllocator, {}, static_cast<double>(ReadAllocatorStatistics().kept_bytes));
 }
 
 void CollectProcess(FamilySet* families) {

@@ -26,10 +26,13 @@ class MetricsCollector : public prometheus::Collectable {
   const MetricsRegistry* const registry_;
 };
 
-// The parts of a scrape. `now_nanos` is one instant for all, so that the times of all lanes agree.
-void CollectPipeline(const PipelineMetrics& pipeline, int64_t now_nanos, FamilySet* families);
+// The parts of a scrape. `now_nanos` is one instant for all, so that the times of all lanes agree. Each rank tells of its
+// own lanes, and the leader, rank 0, also of the pipeline and its plan: nothing stands on the pages of two ranks. Only the
+// leader admits work against its host's memory.
+void CollectPipeline(const PipelineMetrics& pipeline, Rank self, int64_t now_nanos, FamilySet* families);
 void CollectServer(const ServerMetrics& server, FamilySet* families);
-void CollectMemory(const MemoryMetrics& memory, FamilySet* families);
+void CollectGroup(const GroupFigures& group, Rank self, FamilySet* families);
+void CollectMemory(const MemoryMetrics& memory, Rank self, FamilySet* families);
 void CollectProcess(FamilySet* families);
 
 }  // namespace penstock

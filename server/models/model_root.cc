@@ -24,6 +24,25 @@ struct HeldBytes {
   const std::string bytes;
 };
 
+// Makes the program of a file that a specification names, and fills in its digest. `which`: the file, for errors.
+absl::Status ReadInto(ModelSpec* spec, const std::shared_ptr<const HeldBytes>& content, const char* which) {
+  const std::string digest = Sha256::Of(content->bytes);
+  if (!spec->program_digest.empty() && spec->program_digest != digest) {
+    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+                 absl::StrCat("spec.model.program_digest: ", which, " is another one, ", digest, ", got ",
+                              spec->program_digest))
+        .With("field", "spec.model.program_digest")
+        .With("value", spec->program_digest)
+        .With("model", spec->program);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(
+      ExportedProgram program,
+      ReadExportedProgram(std::shared_ptr<const std::string>(content, &content->bytes), ProgramLimits()));
+  PENSTOCK_ASSIGN_OR_RETURN(spec->loaded_program, ProgramModel::Create(std::move(program), spec->program_cuts));
+  spec->program_digest = digest;
+  return absl::OkStatus();
+}
+
 bool SameFile(const FileInfo& one, const FileInfo& other) {
   return one.bytes == other.bytes && one.changed_unix_ns == other.changed_unix_ns;
 }
@@ -155,6 +174,11 @@ absl::StatusOr<ModelRoot::Page> ModelRoot::List(const std::string& after, int li
   return page;
 }
 
+absl::Status ModelRoot::LoadBytes(ModelSpec* spec, std::string bytes) const {
+  PENSTOCK_ASSIGN_OR_RETURN(MemoryReservation held, HoldMemory(spec->program, static_cast<int64_t>(bytes.size())));
+  return ReadInto(spec, std::make_shared<const HeldBytes>(std::move(held), std::move(bytes)), "the file that was sent");
+}
+
 absl::Status ModelRoot::Load(ModelSpec* spec, const std::string& kept) {
   if (spec->program.empty()) return absl::OkStatus();
   {
@@ -173,24 +197,12 @@ absl::Status ModelRoot::Load(ModelSpec* spec, const std::string& kept) {
     absl::StatusOr<std::string> bytes = options_.files->Read(has_copy ? kept : PathOf(spec->program));
     if (absl::IsNotFound(bytes.status())) return ModelNotFound(spec->program);
     PENSTOCK_RETURN_IF_ERROR(bytes.status());
-    const std::string digest = Sha256::Of(*bytes);
     const auto content = std::make_shared<const HeldBytes>(std::move(held), *std::move(bytes));
-    if (!spec->program_digest.empty() && spec->program_digest != digest) {
-      return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
-                   absl::StrCat("spec.model.program_digest: the file in the ", has_copy ? "journal" : "model root",
-                                " is another one, ", digest, ", got ", spec->program_digest))
-          .With("field", "spec.model.program_digest")
-          .With("value", spec->program_digest)
-          .With("model", spec->program);
-    }
-    PENSTOCK_ASSIGN_OR_RETURN(
-        ExportedProgram program,
-        ReadExportedProgram(std::shared_ptr<const std::string>(content, &content->bytes), ProgramLimits()));
-    PENSTOCK_ASSIGN_OR_RETURN(spec->loaded_program, ProgramModel::Create(std::move(program), spec->program_cuts));
+    PENSTOCK_RETURN_IF_ERROR(
+        ReadInto(spec, content, has_copy ? "the file in the journal" : "the file in the model root"));
     if (!kept.empty() && !has_copy) {
       PENSTOCK_RETURN_IF_ERROR(WriteDurable(options_.files, kept + ".unfinished", kept, content->bytes));
     }
-    spec->program_digest = digest;
     return absl::OkStatus();
   }();
   // Where a specification is read, a model's name is one of its fields.

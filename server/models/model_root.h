@@ -62,6 +62,8 @@ class ModelRoot {
   //
   // Fails:     also MODEL_MISMATCH if the specification names a digest, and the file has another; STORAGE_FULL.
   absl::Status Load(ModelSpec* spec, const std::string& kept = "") ABSL_LOCKS_EXCLUDED(mu_);
+  // The same of a file that is in no folder.
+  absl::Status LoadBytes(ModelSpec* spec, std::string bytes) const;
 
   // Fails: also MODEL_IN_USE, naming a pipeline.
   absl::Status Delete(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);

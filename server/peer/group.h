@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/observe/group_figures.h"
 #include "engine/transport/frame_header.h"
 
 namespace penstock {
 
 // Of the messages between ranks; raised when their meaning changes.
-inline constexpr uint32_t kPeerProtocol = 1;
+inline constexpr uint32_t kPeerProtocol = 2;
 
 // What a rank lends to the group.
 struct RankDevice {
@@ -31,13 +32,23 @@ struct RankDescription {
   std::array<char, 16> instance = {};  // random, the same for the life of the process
   Epoch followed;                      // the highest of a leader; 0: it has followed none
   std::string instructions;            // of the processor, that results depend on
+  std::string carrier;                 // of tensors: ucx, grpc
   std::vector<RankDevice> devices;
+  std::string host;     // what the system calls the host
+  std::string address;  // of the host, as the leader sees it
 };
 
 // One forming of a group. The addresses are those of carriers that were opened for it.
 struct Group {
   GroupIdentity identity;
   std::map<Rank, std::string> carrier_addresses;  // of all ranks
+};
+
+// What a member answers to a ping.
+struct RankPong {
+  int64_t leader_nanos = 0;              // of the ping, as it said
+  int64_t rank_nanos = 0;                // when it came, by the member's clock
+  std::map<Rank, LinkFigures> received;  // from others, in the life of its process
 };
 
 // 16 bytes that nobody can guess.

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "engine/base/rank_message.h"
 #include "engine/base/status_macros.h"
-#include "engine/transport/packed_bytes.h"
 
 namespace penstock {
 namespace {
@@ -21,6 +22,16 @@ absl::StatusOr<std::array<char, 16>> FromBytes(const std::string& bytes, const c
   return to;
 }
 
+constexpr size_t kMaximumNameBytes = 255;  // of a host, as DNS has it
+
+// A name that people will read.
+absl::Status CheckName(const std::string& name, const char* field) {
+  const bool printable = std::all_of(name.begin(), name.end(), [](unsigned char c) { return absl::ascii_isprint(c); });
+  if (printable && name.size() <= kMaximumNameBytes) return absl::OkStatus();
+  return BadRankMessage(field, absl::StrCat("must be printable, and at most ", kMaximumNameBytes, " bytes"),
+                        absl::StrCat(name.size(), " bytes"));
+}
+
 }  // namespace
 
 peer::v1::Hello ToProto(const RankDescription& rank) {
@@ -32,12 +43,27 @@ peer::v1::Hello ToProto(const RankDescription& rank) {
   hello.set_instance(ToBytes(rank.instance));
   hello.set_followed_epoch(rank.followed.value());
   hello.set_instructions(rank.instructions);
+  hello.set_carrier(rank.carrier);
   for (const RankDevice& device : rank.devices) {
     peer::v1::RankDevice* to = hello.add_devices();
     to->set_name(device.name);
     to->set_memory_bytes(device.memory_bytes);
   }
+  hello.set_host(rank.host);
   return hello;
+}
+
+peer::v1::Pong ToProto(const RankPong& pong) {
+  peer::v1::Pong to;
+  to.set_leader_nanos(pong.leader_nanos);
+  to.set_rank_nanos(pong.rank_nanos);
+  for (const auto& [from, traffic] : pong.received) {
+    peer::v1::Pong::Received* one = to.add_received();
+    one->set_from(from.value());
+    one->set_messages(traffic.messages);
+    one->set_bytes(traffic.bytes);
+  }
+  return to;
 }
 
 peer::v1::GroupIdentity ToProto(const GroupIdentity& group) {
@@ -60,6 +86,7 @@ peer::v1::Form ToProto(const Group& group) {
 absl::StatusOr<RankDescription> FromProto(const peer::v1::Hello& hello) {
   RankDescription rank;
   rank.protocol = hello.protocol();
+  rank.rank = Rank(-1);
   if (rank.protocol != kPeerProtocol) return rank;  // nobody knows what the other fields mean
   rank.build = hello.build();
   rank.rank = Rank(hello.rank());
@@ -67,10 +94,25 @@ absl::StatusOr<RankDescription> FromProto(const peer::v1::Hello& hello) {
   PENSTOCK_ASSIGN_OR_RETURN(rank.instance, FromBytes(hello.instance(), "hello.instance"));
   rank.followed = Epoch(hello.followed_epoch());
   rank.instructions = hello.instructions();
+  rank.carrier = hello.carrier();
   for (const peer::v1::RankDevice& device : hello.devices()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckName(device.name(), "hello.devices.name"));
     rank.devices.push_back({.name = device.name(), .memory_bytes = device.memory_bytes()});
   }
+  PENSTOCK_RETURN_IF_ERROR(CheckName(hello.build(), "hello.build"));
+  PENSTOCK_RETURN_IF_ERROR(CheckName(hello.instructions(), "hello.instructions"));
+  PENSTOCK_RETURN_IF_ERROR(CheckName(hello.host(), "hello.host"));
+  PENSTOCK_RETURN_IF_ERROR(CheckName(hello.carrier(), "hello.carrier"));
+  rank.host = hello.host();
   return rank;
+}
+
+RankPong FromProto(const peer::v1::Pong& pong) {
+  RankPong to{.leader_nanos = pong.leader_nanos(), .rank_nanos = pong.rank_nanos(), .received = {}};
+  for (const peer::v1::Pong::Received& one : pong.received()) {
+    to.received[Rank(one.from())] = {.messages = one.messages(), .bytes = one.bytes()};
+  }
+  return to;
 }
 
 absl::StatusOr<GroupIdentity> FromProto(const peer::v1::GroupIdentity& group) {
@@ -79,6 +121,18 @@ absl::StatusOr<GroupIdentity> FromProto(const peer::v1::GroupIdentity& group) {
   to.epoch = Epoch(group.epoch());
   to.generation = group.generation();
   return to;
+}
+
+peer::v1::Part ToProto(MessagePart part) {
+  peer::v1::Part to;
+  to.set_head_bytes(static_cast<uint64_t>(part.head_bytes));
+  to.set_data(std::move(part.data));
+  to.set_last(part.last);
+  return to;
+}
+
+MessagePart FromProto(const peer::v1::Part& part) {
+  return {.head_bytes = static_cast<int64_t>(part.head_bytes()), .data = part.data(), .last = part.last()};
 }
 
 absl::StatusOr<Group> FromProto(const peer::v1::Form& form) {

@@ -3,12 +3,14 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_replace.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/transport/frame_header.h"
 #include "server/peer/group_convert.h"
+#include "server/rpc/call_context.h"
 #include "server/rpc/convert/message_limits.h"
 #include "server/rpc/convert/status_to_grpc.h"
 #include "server/rpc/streams/receive_stream.h"
@@ -22,6 +24,11 @@ absl::StatusOr<RankDescription> HelloIn(const peer::v1::RankMessage& message) {
   return FromProto(message.hello());
 }
 
+// Of the host at the other end: 192.0.2.1, [2001:db8::1].
+std::string AddressOf(const grpc::CallbackServerContext& context) {
+  return absl::StrReplaceAll(HostOf(context), {{"ipv4:", ""}, {"ipv6:", ""}, {"%5B", "["}, {"%5D", "]"}});
+}
+
 }  // namespace
 
 JoinStream::JoinStream(Membership* membership, TimerQueue* timers, Clock* clock, grpc::CallbackServerContext* context)
@@ -31,7 +38,7 @@ JoinStream::JoinStream(Membership* membership, TimerQueue* timers, Clock* clock,
 
 void JoinStream::Begin(const absl::Status& entered) {
   self_ = shared_from_this();
-  if (!entered.ok()) return End(entered);
+  if (!entered.ok()) return End(membership_->RefuseStranger(entered));
   guard_->Watch(context_);
   StartRead(&read_);
 }
@@ -51,10 +58,12 @@ void JoinStream::OnReadDone(bool ok) {
 
 absl::Status JoinStream::Take() {
   peer::v1::RankMessage message;
-  const absl::Status parsed = ParseMessage(read_, kControlMessageBytes, &message);
+  const int64_t most = member_.has_value() ? kSpecificationMessageBytes : kControlMessageBytes;
+  const absl::Status parsed = ParseMessage(read_, most, &message);
   if (!member_.has_value()) {
-    const absl::StatusOr<RankDescription> rank = parsed.ok() ? HelloIn(message) : parsed;
+    absl::StatusOr<RankDescription> rank = parsed.ok() ? HelloIn(message) : parsed;
     if (!rank.ok()) return membership_->RefuseStranger(rank.status());
+    rank->address = AddressOf(*context_);
     PENSTOCK_ASSIGN_OR_RETURN(member_, membership_->Join(*rank, shared_from_this()));
     return absl::OkStatus();
   }
@@ -64,7 +73,7 @@ absl::Status JoinStream::Take() {
 }
 
 absl::Status JoinStream::TakeReport(const peer::v1::RankMessage& message) {
-  if (message.has_pong()) return absl::OkStatus();
+  if (message.has_pong()) return membership_->Ponged(*member_, FromProto(message.pong()));
   if (message.has_prepared()) {
     PENSTOCK_ASSIGN_OR_RETURN(const GroupIdentity group, FromProto(message.prepared().group()));
     membership_->Prepared(*member_, group, message.prepared().carrier_address());
@@ -74,6 +83,8 @@ absl::Status JoinStream::TakeReport(const peer::v1::RankMessage& message) {
   } else if (message.has_failed()) {
     PENSTOCK_ASSIGN_OR_RETURN(const GroupIdentity group, FromProto(message.failed().group()));
     membership_->Failed(*member_, group, DecodeError(message.failed().error()));
+  } else if (message.has_part()) {
+    membership_->Told(*member_, FromProto(message.part()));
   } else {
     return OutOfPlace("must be a report", message.has_hello() ? "a second hello" : "nothing that is known");
   }
@@ -87,10 +98,10 @@ void JoinStream::Welcome(Epoch epoch, absl::Duration peer_timeout) {
   Write(message);
 }
 
-void JoinStream::Ping() {
+void JoinStream::Ping(int64_t leader_nanos) {
   peer::v1::LeaderMessage message;
-  message.mutable_ping();
-  Write(message);
+  message.mutable_ping()->set_leader_nanos(leader_nanos);
+  Do(writes_.PushUrgent(SerializeMessage(message)));
 }
 
 void JoinStream::Prepare(const GroupIdentity& group) {
@@ -111,6 +122,22 @@ void JoinStream::Dissolve(const GroupIdentity& group, Rank cause, const absl::St
   message.mutable_dissolve()->set_rank(cause.value());
   message.mutable_dissolve()->set_error(EncodeError(why));
   Write(message);
+}
+
+void JoinStream::Draining(bool draining) {
+  peer::v1::LeaderMessage message;
+  message.mutable_draining()->set_draining(draining);
+  Write(message);
+}
+
+void JoinStream::Tell(std::vector<MessagePart> parts) {
+  std::vector<grpc::ByteBuffer> messages;
+  for (MessagePart& part : parts) {
+    peer::v1::LeaderMessage message;
+    *message.mutable_part() = ToProto(std::move(part));
+    messages.push_back(SerializeMessage(message));
+  }
+  Do(writes_.PushAll(std::move(messages)));
 }
 
 void JoinStream::Write(const peer::v1::LeaderMessage& message) { Do(writes_.Push(SerializeMessage(message))); }

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -35,10 +36,12 @@ class JoinStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void Begin(const absl::Status& entered);
 
   void Welcome(Epoch epoch, absl::Duration peer_timeout) override;
-  void Ping() override;
+  void Ping(int64_t leader_nanos) override;
   void Prepare(const GroupIdentity& group) override;
   void Form(const Group& group) override;
   void Dissolve(const GroupIdentity& group, Rank cause, const absl::Status& why) override;
+  void Draining(bool draining) override;
+  void Tell(std::vector<MessagePart> parts) override;
   void End(const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

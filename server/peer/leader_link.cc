@@ -7,8 +7,8 @@
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
+#include "engine/base/rank_message.h"
 #include "engine/base/status_macros.h"
-#include "engine/transport/packed_bytes.h"
 #include "grpcpp/create_channel.h"
 #include "penstock/peer/v1/group_service.grpc.pb.h"
 #include "server/peer/group_convert.h"
@@ -17,6 +17,8 @@
 
 namespace penstock {
 namespace {
+
+constexpr absl::Duration kMaximumPeerTimeout = absl::Hours(24 * 365);  // as of a flag
 
 absl::Status LeaderLost(const std::string& how) {
   return Error(absl::StatusCode::kUnavailable, "RANK_LOST", "the leader " + how).With("rank", "0");
@@ -29,10 +31,20 @@ absl::Status FromGrpc(const grpc::Status& status) {
   if (!reason.empty()) {
     return Error(static_cast<absl::StatusCode>(status.error_code()), reason, status.error_message());
   }
-  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) {
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  const std::string text = status.error_message();
+  // A call without a good credential ends before it can have an ErrorInfo: its message begins with the reason.
+  const size_t colon = text.find(": ");
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED && text.starts_with("CREDENTIAL_") &&
+      colon != std::string::npos) {
+    return Error(absl::StatusCode::kUnauthenticated, text.substr(0, colon), text.substr(colon + 2));
   }
-  return LeaderLost("can't be reached: " + status.error_message());
+  // gRPC itself speaks, or a server that is none of ours.
+  std::string how = "can't be reached: ";
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) how += "what listens there leads no ranks: ";
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) {
+    how += absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code())) + " ";
+  }
+  return LeaderLost(how + text);
 }
 
 // A connection that no other attempt shares, straight to the leader.
@@ -65,6 +77,8 @@ class LeaderLink::Stream final : public grpc::ClientBidiReactor<peer::v1::RankMe
   }
 
   void Push(const peer::v1::RankMessage& message) { Do(writes_.Push(message)); }
+  void PushUrgent(const peer::v1::RankMessage& message) { Do(writes_.PushUrgent(message)); }
+  void PushAll(std::vector<peer::v1::RankMessage> messages) { Do(writes_.PushAll(std::move(messages))); }
 
   // Ends the stream; the first reason counts.
   void Leave(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_) {
@@ -166,10 +180,15 @@ absl::Status LeaderLink::OnMessage(const peer::v1::LeaderMessage& message) {
   }
   if (message.has_welcome()) return OnWelcome(message.welcome());
   if (!message.has_ping()) return OnCommand(message);
-  peer::v1::RankMessage pong;
-  pong.mutable_pong();
-  Send(pong);
+  OnPing(message.ping());
   return absl::OkStatus();
+}
+
+void LeaderLink::OnPing(const peer::v1::Ping& ping) {
+  peer::v1::RankMessage message;
+  *message.mutable_pong() = ToProto(RankPong{
+      .leader_nanos = ping.leader_nanos(), .rank_nanos = options_.clock->NowNanos(), .received = handler_->Received()});
+  if (const std::shared_ptr<Stream> stream = Joined(); stream != nullptr) stream->PushUrgent(message);
 }
 
 absl::Status LeaderLink::OnWelcome(const peer::v1::Welcome& welcome) {
@@ -181,6 +200,10 @@ absl::Status LeaderLink::OnWelcome(const peer::v1::Welcome& welcome) {
   }
   if (welcome.peer_timeout_micros() <= 0) {
     return BadRankMessage("welcome.peer_timeout_micros", "must be above 0",
+                          absl::StrCat(welcome.peer_timeout_micros()));
+  }
+  if (absl::Microseconds(welcome.peer_timeout_micros()) > kMaximumPeerTimeout) {
+    return BadRankMessage("welcome.peer_timeout_micros", "must be at most a year",
                           absl::StrCat(welcome.peer_timeout_micros()));
   }
   LogInfo("the leader has welcomed this rank", {{"leader", options_.leader}, {"epoch", absl::StrCat(welcome.epoch())}});
@@ -211,19 +234,31 @@ absl::Status LeaderLink::OnCommand(const peer::v1::LeaderMessage& message) {
   } else if (message.has_dissolve()) {
     PENSTOCK_ASSIGN_OR_RETURN(const GroupIdentity group, Checked(message.dissolve().group()));
     handler_->OnDissolve(group, Rank(message.dissolve().rank()), DecodeError(message.dissolve().error()));
+  } else if (message.has_draining()) {
+    handler_->OnDraining(message.draining().draining());
+  } else if (message.has_part()) {
+    return handler_->OnTold(FromProto(message.part()));
   } else {
     return BadRankMessage("message", "must be a command", "nothing that is known");
   }
   return absl::OkStatus();
 }
 
+std::shared_ptr<LeaderLink::Stream> LeaderLink::Joined() const {
+  absl::MutexLock lock(&mu_);
+  return joined_ ? stream_ : nullptr;
+}
+
 void LeaderLink::Send(const peer::v1::RankMessage& message) {
-  std::shared_ptr<Stream> stream;
-  {
-    absl::MutexLock lock(&mu_);
-    if (joined_) stream = stream_;
-  }
-  if (stream != nullptr) stream->Push(message);
+  if (const std::shared_ptr<Stream> stream = Joined(); stream != nullptr) stream->Push(message);
+}
+
+void LeaderLink::Tell(std::vector<MessagePart> parts) {
+  const std::shared_ptr<Stream> stream = Joined();
+  if (stream == nullptr) return;
+  std::vector<peer::v1::RankMessage> messages;
+  for (MessagePart& part : parts) *messages.emplace_back().mutable_part() = ToProto(std::move(part));
+  stream->PushAll(std::move(messages));
 }
 
 void LeaderLink::Prepared(const GroupIdentity& group, const std::string& carrier_address) {
@@ -253,7 +288,8 @@ void LeaderLink::OnEnded(const absl::Status& why) {
     tell = joined_ && !closed_;
     joined_ = false;
     if (why != status_ && !closed_) {
-      LogWarning("this rank has no leader", {{"leader", options_.leader}, {"problem", std::string(why.message())}});
+      LogWarning("this rank has no leader",
+                 {{"leader", options_.leader}, {"reason", ReasonOf(why)}, {"problem", std::string(why.message())}});
     }
     status_ = why;
   }

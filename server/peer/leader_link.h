@@ -3,8 +3,10 @@
 // The way of a rank to its leader.
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -16,6 +18,7 @@
 #include "grpcpp/security/credentials.h"
 #include "penstock/peer/v1/group.pb.h"
 #include "server/peer/group.h"
+#include "server/peer/message_part.h"
 
 namespace penstock {
 
@@ -29,6 +32,12 @@ class RankHandler {
   virtual void OnForm(const Group& group) = 0;
   // The generation is over, because of that rank.
   virtual void OnDissolve(const GroupIdentity& group, Rank cause, const absl::Status& why) = 0;
+  // The leader finishes its work and ends, or goes on.
+  virtual void OnDraining(bool draining) = 0;
+  // A piece of a message of whoever uses the group; an error leaves the leader.
+  virtual absl::Status OnTold(MessagePart part) = 0;
+  // What has come from others, in the life of this process.
+  virtual std::map<Rank, LinkFigures> Received() const = 0;
   // The leader is not there any more, and the generation is over.
   virtual void OnLeaderLost(const absl::Status& why) = 0;
 };
@@ -42,8 +51,8 @@ class RankHandler {
 // Threads:   Any method from any thread; the handler is called on gRPC's, one call at a time, without a lock.
 // Lifecycle: Start(); Close() once, from no call of the handler and no timer: nothing is called afterwards.
 // Fails:     status() has what the last stream ended with: the leader's refusal; UNAVAILABLE / RANK_LOST with rank 0
-//            where it can't be reached or is silent; FAILED_PRECONDITION / LEADER_STALE; INVALID_ARGUMENT /
-//            RANK_MESSAGE for a message that makes no sense. It is logged when it changes.
+//            where it can't be reached, also by name, is silent, or something else listens there; FAILED_PRECONDITION /
+//            LEADER_STALE; INVALID_ARGUMENT / RANK_MESSAGE for a message that makes no sense. It is logged when it changes.
 class LeaderLink {
  public:
   struct Options {
@@ -66,6 +75,9 @@ class LeaderLink {
   void Formed(const GroupIdentity& group);
   void Failed(const GroupIdentity& group, const absl::Status& why);
 
+  // A message of whoever uses the group, whole.
+  void Tell(std::vector<MessagePart> parts) ABSL_LOCKS_EXCLUDED(mu_);
+
   // OK while the leader has this rank as a member.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
@@ -74,10 +86,12 @@ class LeaderLink {
   class Stream;
 
   void Open() ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<Stream> Joined() const ABSL_LOCKS_EXCLUDED(mu_);  // null while the leader is not there
   void Send(const peer::v1::RankMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
   // What the leader says; an error leaves it.
   absl::Status OnMessage(const peer::v1::LeaderMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnWelcome(const peer::v1::Welcome& welcome) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnPing(const peer::v1::Ping& ping) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status OnCommand(const peer::v1::LeaderMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<GroupIdentity> Checked(const peer::v1::GroupIdentity& group) const ABSL_LOCKS_EXCLUDED(mu_);
   void OnEnded(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);

@@ -4,17 +4,22 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
+#include "engine/base/rank_message.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
 namespace {
 
 constexpr int kPingsPerTimeout = 5;
+constexpr Rank kLeader(0);                        // this process: it does not lose itself, however long it stood still
+constexpr int64_t kMostNanos = int64_t{1} << 60;  // 36 years: sums of some do not overflow
+constexpr size_t kPingsKept = 1000;               // of a member that says much, but answers late
 
 // A refusal that names a value of the rank, and that of the leader.
 absl::Status Mismatch(absl::StatusCode code, const char* reason, const std::string& what, const std::string& got,
@@ -32,6 +37,18 @@ absl::Status RankLost(Rank rank, const std::string& how) {
 
 }  // namespace
 
+Membership::Membership(Options options, MembershipListener* listener)
+    : options_(std::move(options)), listener_(listener) {
+  const absl::Time now = options_.clock->WallNow();
+  absl::MutexLock lock(&mu_);
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    RankView& one = seen_[Rank(rank)];
+    one.description.rank = Rank(rank);
+    one.since = now;
+    one.problem = RankLost(Rank(rank), "has not joined yet");
+  }
+}
+
 absl::Status Membership::Check(const RankDescription& rank) const {
   if (closed_) return Error(absl::StatusCode::kUnavailable, "DRAINING", "the leader is stopping");
   // First: with another protocol the other fields may mean something else.
@@ -45,6 +62,10 @@ absl::Status Membership::Check(const RankDescription& rank) const {
   if (rank.world_size != options_.world_size) {
     return Mismatch(absl::StatusCode::kInvalidArgument, "WORLD_SIZE_MISMATCH", "world size",
                     absl::StrCat(rank.world_size), absl::StrCat(options_.world_size));
+  }
+  // The address of the one would be nonsense to the other.
+  if (rank.carrier != options_.carrier) {
+    return Mismatch(absl::StatusCode::kInvalidArgument, "CARRIER_MISMATCH", "carrier", rank.carrier, options_.carrier);
   }
   if (rank.rank.value() < 0 || rank.rank.value() >= options_.world_size) {
     return Error(absl::StatusCode::kInvalidArgument, "RANK_OUT_OF_RANGE",
@@ -69,10 +90,12 @@ absl::Status Membership::Refuse(const absl::Status& why, Rank rank) {
   ++refused_;
   // A rank that tries again and again says the same each time.
   const bool in_range = rank.value() >= 0 && rank.value() < options_.world_size;
+  // Operators look for why it is missing.
+  if (in_range && !seen_.at(rank).member) seen_.at(rank).problem = why;
   std::string& logged = refusals_[in_range ? rank : Rank(-1)];
   if (logged != why.message()) {
     logged = std::string(why.message());
-    LogWarning("a rank was refused", {{"rank", ToString(rank)}, {"problem", logged}});
+    LogWarning("a rank was refused", {{"rank", ToString(rank)}, {"reason", ReasonOf(why)}, {"problem", logged}});
   }
   return why;
 }
@@ -80,6 +103,11 @@ absl::Status Membership::Refuse(const absl::Status& why, Rank rank) {
 absl::Status Membership::RefuseStranger(const absl::Status& why) {
   absl::MutexLock lock(&mu_);
   return Refuse(why, Rank(-1));
+}
+
+std::optional<Rank> RankNamedIn(const absl::Status& why) {
+  int rank;
+  return absl::SimpleAtoi(ValuesOf(why)["rank"], &rank) ? std::optional(Rank(rank)) : std::nullopt;
 }
 
 absl::StatusOr<MemberId> Membership::Join(const RankDescription& rank, std::shared_ptr<MemberLine> line) {
@@ -97,6 +125,8 @@ absl::StatusOr<MemberId> Membership::Join(const RankDescription& rank, std::shar
     id = MemberId(++joins_);
     const int64_t now = options_.clock->NowNanos();
     posted_.push_back([line, options = &options_] { line->Welcome(options->epoch, options->peer_timeout); });
+    if (draining_) posted_.push_back([line] { line->Draining(true); });
+    seen_[rank.rank] = {.description = rank, .member = true, .since = options_.clock->WallNow()};
     members_[rank.rank] = {.id = id, .rank = rank, .line = std::move(line), .heard_nanos = now, .pinged_nanos = now};
     BeginGeneration();
   }
@@ -120,6 +150,37 @@ void Membership::Heard(MemberId id) {
   if (Member* member = MemberOf(id); member != nullptr) member->heard_nanos = options_.clock->NowNanos();
 }
 
+absl::Status Membership::Ponged(MemberId id, const RankPong& pong) {
+  absl::MutexLock lock(&mu_);
+  Member* const member = MemberOf(id);
+  if (member == nullptr) return absl::OkStatus();
+  const auto ping = std::find(member->pings.begin(), member->pings.end(), pong.leader_nanos);
+  if (ping == member->pings.end()) {
+    return BadRankMessage("pong.leader_nanos", "must be that of a ping that was not answered",
+                          absl::StrCat(pong.leader_nanos));
+  }
+  if (pong.rank_nanos < 0 || pong.rank_nanos > kMostNanos) {
+    return BadRankMessage("pong.rank_nanos", "must be the time of a monotonic clock", absl::StrCat(pong.rank_nanos));
+  }
+  std::map<Rank, LinkFigures>& received = seen_.at(member->rank.rank).received;
+  for (const auto& [from, traffic] : pong.received) {
+    if (!seen_.contains(from) || from == member->rank.rank) {
+      return BadRankMessage("pong.received.from", "must be another rank of the world", ToString(from));
+    }
+    if (traffic.messages < 0 || traffic.bytes < 0) {
+      return BadRankMessage("pong.received.bytes", "must not be negative", absl::StrCat(traffic.bytes));
+    }
+  }
+  // Pongs may overtake each other.
+  for (const auto& [from, traffic] : pong.received) {
+    LinkFigures& link = received[from];
+    link = {.messages = std::max(link.messages, traffic.messages), .bytes = std::max(link.bytes, traffic.bytes)};
+  }
+  member->pings.erase(ping);
+  member->clock.Add(pong.leader_nanos, pong.rank_nanos, options_.clock->NowNanos());
+  return absl::OkStatus();
+}
+
 bool Membership::AllReady() {
   if (!std::all_of(members_.begin(), members_.end(), [](const auto& entry) { return entry.second.ready; }))
     return false;
@@ -134,6 +195,7 @@ void Membership::BeginGeneration() {
       .identity = {.key = options_.new_key(), .epoch = options_.epoch, .generation = group_.identity.generation + 1},
       .carrier_addresses = {}};
   phase_ = Phase::kPreparing;
+  phase_nanos_ = options_.clock->NowNanos();
   for (auto& [rank, member] : members_) {
     member.ready = false;
     posted_.push_back([line = member.line, group = group_.identity] { line->Prepare(group); });
@@ -149,6 +211,7 @@ void Membership::Prepared(MemberId id, const GroupIdentity& group, std::string c
     group_.carrier_addresses[member->rank.rank] = std::move(carrier_address);
     if (AllReady()) {
       phase_ = Phase::kForming;
+      phase_nanos_ = options_.clock->NowNanos();
       for (const auto& [rank, other] : members_) {
         posted_.push_back([line = other.line, formed = group_] { line->Form(formed); });
       }
@@ -165,19 +228,20 @@ void Membership::Formed(MemberId id, const GroupIdentity& group) {
     member->ready = true;
     if (AllReady()) {
       phase_ = Phase::kComplete;
+      ++formings_;
       LogInfo("the group is complete", {{"ranks", absl::StrCat(members_.size())},
                                         {"epoch", ToString(group_.identity.epoch)},
                                         {"generation", absl::StrCat(group_.identity.generation)}});
-      std::map<Rank, RankDescription> ranks;
-      for (const auto& [rank, other] : members_) ranks[rank] = other.rank;
+      std::map<Rank, FormedRank> ranks;
+      for (const auto& [rank, other] : members_) ranks[rank] = {.description = other.rank, .line = other.line};
       posted_.push_back([this, formed = group_, ranks = std::move(ranks)] { listener_->OnFormed(formed, ranks); });
     }
   }
   Deliver();
 }
 
+// Members are told of every loss, for pipelines use edges of earlier generations.
 void Membership::EndGeneration(Rank cause, const absl::Status& why) {
-  if (phase_ == Phase::kGathering) return;
   phase_ = Phase::kGathering;
   for (const auto& [rank, member] : members_) {
     posted_.push_back([line = member.line, group = group_.identity, cause, why] { line->Dissolve(group, cause, why); });
@@ -187,14 +251,29 @@ void Membership::EndGeneration(Rank cause, const absl::Status& why) {
 void Membership::Failed(MemberId id, const GroupIdentity& group, const absl::Status& why) {
   {
     absl::MutexLock lock(&mu_);
-    const Member* member = MemberIn(phase_, id, group);
-    if (member == nullptr || phase_ == Phase::kGathering) return;
+    const Member* member = MemberOf(id);
+    // An earlier leader counted its own generations.
+    if (member == nullptr || group.epoch != options_.epoch) return;
     const Rank rank = member->rank.rank;
-    LogWarning("a rank can't go on with the group",
-               {{"rank", ToString(rank)}, {"problem", std::string(why.message())}});
-    pause_end_nanos_ = options_.clock->NowNanos() + absl::ToInt64Nanoseconds(kPause);
-    EndGeneration(rank, why);
-    posted_.push_back([this, rank, why] { listener_->OnFailed(rank, why); });
+    if (phase_ != Phase::kGathering && group == group_.identity) {
+      LogWarning("a rank can't go on with the group",
+                 {{"rank", ToString(rank)}, {"problem", std::string(why.message())}});
+      pause_end_nanos_ = options_.clock->NowNanos() + absl::ToInt64Nanoseconds(kPause);
+      EndGeneration(RankNamedIn(why).value_or(rank), why);
+    }
+    posted_.push_back([this, rank, group, why] { listener_->OnFailed(rank, group, why); });
+  }
+  Deliver();
+}
+
+void Membership::Told(MemberId id, MessagePart part) {
+  {
+    absl::MutexLock lock(&mu_);
+    const Member* member = MemberOf(id);
+    if (member == nullptr) return;
+    posted_.push_back([this, rank = member->rank.rank, part = std::move(part)]() mutable {
+      listener_->OnTold(rank, std::move(part));
+    });
   }
   Deliver();
 }
@@ -203,6 +282,10 @@ void Membership::Lose(Rank rank, const absl::Status& why) {
   LogWarning("a rank is lost", {{"rank", ToString(rank)}, {"problem", std::string(why.message())}});
   posted_.push_back([line = std::move(members_.at(rank).line), why] { line->End(why); });
   members_.erase(rank);
+  RankView& seen = seen_.at(rank);
+  seen.member = false;
+  seen.since = options_.clock->WallNow();
+  seen.problem = why;
   EndGeneration(rank, why);
   posted_.push_back([this, rank, why] { listener_->OnLost(rank, why); });
 }
@@ -218,6 +301,25 @@ void Membership::Leave(MemberId id, const absl::Status& why) {
   Deliver();
 }
 
+void Membership::GiveUp(Rank rank, const absl::Status& why) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (members_.contains(rank)) Lose(rank, RankLost(rank, absl::StrCat("was given up: ", why.message())));
+  }
+  Deliver();
+}
+
+void Membership::Drain(bool draining) {
+  {
+    absl::MutexLock lock(&mu_);
+    draining_ = draining;
+    for (const auto& [rank, member] : members_) {
+      posted_.push_back([line = member.line, draining] { line->Draining(draining); });
+    }
+  }
+  Deliver();
+}
+
 int64_t Membership::Look() {
   const int64_t timeout = absl::ToInt64Nanoseconds(options_.peer_timeout);
   const int64_t interval = timeout / kPingsPerTimeout;
@@ -227,19 +329,39 @@ int64_t Membership::Look() {
     const int64_t now = options_.clock->NowNanos();
     std::vector<Rank> silent;
     for (const auto& [rank, member] : members_) {
-      if (now - member.heard_nanos >= timeout) silent.push_back(rank);
+      if (rank != kLeader && now - member.heard_nanos >= timeout) silent.push_back(rank);
     }
     for (const Rank rank : silent) {
       Lose(rank, RankLost(rank, absl::StrCat("was silent for ", absl::FormatDuration(options_.peer_timeout))));
+    }
+    if ((phase_ == Phase::kPreparing || phase_ == Phase::kForming) &&
+        now - phase_nanos_ >= absl::ToInt64Nanoseconds(kFormingTimeout)) {
+      const std::string late =
+          absl::StrCat("has not done its part of the forming for ", absl::FormatDuration(kFormingTimeout));
+      std::vector<Rank> holding;
+      for (const auto& [rank, member] : members_) {
+        if (!member.ready) holding.push_back(rank);
+      }
+      for (const Rank rank : holding) {
+        if (rank != kLeader) {
+          Lose(rank, RankLost(rank, late));
+          continue;
+        }
+        pause_end_nanos_ = now + absl::ToInt64Nanoseconds(kPause);
+        EndGeneration(rank, RankLost(rank, late));
+      }
     }
     // A pause may begin meanwhile, or a member join.
     next = now + std::min(interval, absl::ToInt64Nanoseconds(kPause));
     for (auto& [rank, member] : members_) {
       if (now - member.pinged_nanos >= interval) {
         member.pinged_nanos = now;
-        posted_.push_back([line = member.line] { line->Ping(); });
+        member.pings.push_back(now);
+        if (member.pings.size() > kPingsKept) member.pings.pop_front();
+        posted_.push_back([line = member.line, now] { line->Ping(now); });
       }
-      next = std::min({next, member.heard_nanos + timeout, member.pinged_nanos + interval});
+      if (rank != kLeader) next = std::min(next, member.heard_nanos + timeout);
+      next = std::min(next, member.pinged_nanos + interval);
     }
     BeginGeneration();
     if (pause_end_nanos_ > now) next = std::min(next, pause_end_nanos_);
@@ -278,6 +400,23 @@ void Membership::Close() {
   Deliver();
   const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !delivering_ && posted_.empty(); };
   absl::MutexLock lock(&mu_, absl::Condition(&idle));
+}
+
+bool Membership::IsComplete() const {
+  absl::MutexLock lock(&mu_);
+  return phase_ == Phase::kComplete;
+}
+
+GroupView Membership::view() const {
+  absl::MutexLock lock(&mu_);
+  GroupView view{.complete = phase_ == Phase::kComplete,
+                 .draining = draining_,
+                 .epoch = options_.epoch,
+                 .generation = group_.identity.generation,
+                 .reformings = std::max<int64_t>(0, formings_ - 1),
+                 .ranks = seen_};
+  for (const auto& [rank, member] : members_) view.ranks[rank].clock = member.clock.Offset();
+  return view;
 }
 
 int64_t Membership::refused() const {

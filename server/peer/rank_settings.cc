@@ -1,5 +1,8 @@
 #include "server/peer/rank_settings.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -78,7 +81,7 @@ absl::StatusOr<int> ParseNumber(const Given& given, int min, int max) {
 // An address in two.
 struct HostPort {
   std::string host;
-  std::string port;  // empty: none
+  std::optional<std::string> port;
 };
 
 HostPort SplitAddress(const std::string& address) {
@@ -86,24 +89,40 @@ HostPort SplitAddress(const std::string& address) {
   const bool bracketed = address.starts_with('[');
   const bool bare_ipv6 = !bracketed && address.find(':') != colon;
   if (colon == std::string::npos || bare_ipv6 || address.ends_with(']')) {
-    return {bare_ipv6 ? absl::StrCat("[", address, "]") : address, ""};
+    return {bare_ipv6 ? absl::StrCat("[", address, "]") : address, std::nullopt};
   }
   return {address.substr(0, colon), address.substr(colon + 1)};
+}
+
+// Whether it may be a name, or is the numbers of an address; not what no name service will ever know.
+bool CanBeHost(const std::string& host) {
+  in6_addr parsed;  // large enough for both families
+  if (host.starts_with('[')) {
+    return host.ends_with(']') && inet_pton(AF_INET6, host.substr(1, host.size() - 2).c_str(), &parsed) == 1;
+  }
+  constexpr char kDigits[] = "0123456789";
+  constexpr char kOfNames[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_";
+  if (host.empty() || host.find_first_not_of(kOfNames) != std::string::npos) return false;
+  // No top-level name is a number.
+  const bool numeric = host.find_first_not_of(kDigits, host.rfind('.') + 1) == std::string::npos;
+  return !numeric || host.ends_with('.') || inet_pton(AF_INET, host.c_str(), &parsed) == 1;
 }
 
 absl::StatusOr<std::string> ReadLeader(const Given& leader, const MaybeGiven& leader_port, const std::string& port) {
   HostPort address = SplitAddress(leader.text);
   Given given = leader;
-  if (address.port.empty()) {
+  if (!address.port.has_value()) {
     given = leader_port.value_or(Given{port, "--peer-listen"});
     address.port = given.text;
   }
-  if (address.host.empty()) return InvalidField(leader.from, "must be HOST or HOST:PORT", leader.text);
+  if (!CanBeHost(address.host)) {
+    return InvalidField(leader.from, "must be HOST or HOST:PORT, with a name or numbers", leader.text);
+  }
   int number;
-  if (!absl::SimpleAtoi(address.port, &number) || number < 1 || number > 65'535) {
+  if (!absl::SimpleAtoi(*address.port, &number) || number < 1 || number > 65'535) {
     return InvalidField(given.from, "must have the leader's port, in [1, 65535]", given.text);
   }
-  return absl::StrCat(address.host, ":", address.port);
+  return absl::StrCat(address.host, ":", *address.port);
 }
 
 // All sources that give a size must give the same.
@@ -180,7 +199,7 @@ absl::StatusOr<RankSettings> ReadRankSettings(const RankFlags& flags, const Vari
                         rank.text);
   }
   PENSTOCK_ASSIGN_OR_RETURN(settings.leader, ReadLeader(*sources[leading].leader, sources[leading].leader_port,
-                                                        SplitAddress(listen.text).port));
+                                                        SplitAddress(listen.text).port.value_or("")));
   return settings;
 }
 

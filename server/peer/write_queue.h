@@ -2,8 +2,11 @@
 
 // What is to be written to a stream of gRPC, which takes one message at a time and then its end.
 
-#include <deque>
+#include <algorithm>
+#include <iterator>
+#include <list>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -30,6 +33,23 @@ class WriteQueue {
     return {.write = messages_.size() == 1 ? &messages_.front() : nullptr};
   }
 
+  // These follow one another; nothing comes between but what is urgent.
+  Step PushAll(std::vector<Message> messages) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    if (closed_ || messages.empty()) return {};
+    const bool idle = messages_.empty();
+    std::move(messages.begin(), messages.end(), std::back_inserter(messages_));
+    return {.write = idle ? &messages_.front() : nullptr};
+  }
+
+  // Before all that is not on its way yet.
+  Step PushUrgent(Message message) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return {};
+    messages_.insert(messages_.empty() ? messages_.begin() : std::next(messages_.begin()), std::move(message));
+    return {.write = messages_.size() == 1 ? &messages_.front() : nullptr};
+  }
+
   // Not ok: the stream is broken, and takes none of the others.
   Step Written(bool ok) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
@@ -51,7 +71,7 @@ class WriteQueue {
   }
 
   absl::Mutex mu_;
-  std::deque<Message> messages_ ABSL_GUARDED_BY(mu_);
+  std::list<Message> messages_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };

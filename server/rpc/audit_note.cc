@@ -68,6 +68,13 @@ void AuditNote::SetPipeline(std::string_view pipeline) {
   record_.pipeline = pipeline;
 }
 
+std::shared_ptr<AuditNote> AuditNote::OfRequest(std::string_view method) {
+  absl::MutexLock lock(&mu_);
+  auto note = std::make_shared<AuditNote>(log_, clock_, method.empty() ? record_.method : method, record_.peer);
+  note->SetCaller(caller_, changes_);
+  return note;
+}
+
 void AuditNote::Finish(int code, std::string_view reason) {
   AuditRecord record;
   {

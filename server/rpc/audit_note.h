@@ -35,6 +35,9 @@ class AuditNote {
   // A pipeline by its identifier.
   void SetPipeline(std::string_view pipeline) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // A note of its own for a request on a stream: the same caller; the same method, or the one that is named.
+  std::shared_ptr<AuditNote> OfRequest(std::string_view method = {}) ABSL_LOCKS_EXCLUDED(mu_);
+
   // The call has ended; only the first time counts.
   void Finish(int code, std::string_view reason) ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -50,9 +50,13 @@ absl::StatusOr<Identity> IdentityOf(const Authenticator& authenticator, const gr
 }  // namespace
 
 absl::StatusOr<Identity> MethodGate::Enter(grpc::ServerContextBase& context) const {
+  return Enter(context, AuditNoteOf(context).get());
+}
+
+absl::StatusOr<Identity> MethodGate::Enter(grpc::ServerContextBase& context, AuditNote* note) const {
   if (!role_.has_value()) return Bug("the call", absl::StrCat(method_, " has no role"));
   PENSTOCK_ASSIGN_OR_RETURN(Identity identity, IdentityOf(*authenticator_, context));
-  if (const auto note = AuditNoteOf(context); note != nullptr) note->SetCaller(identity, changes_);
+  if (note != nullptr) note->SetCaller(identity, changes_);
   if (identity.May(*role_)) return identity;
   const std::string needed(NameOf(*role_));
   return Error(

@@ -13,6 +13,7 @@
 
 namespace penstock {
 
+class AuditNote;
 class Authenticator;
 
 // Lets calls of one method in.
@@ -30,6 +31,8 @@ class MethodGate {
       : authenticator_(authenticator), method_(std::move(method)), role_(role), changes_(changes) {}
 
   absl::StatusOr<Identity> Enter(grpc::ServerContextBase& context) const;
+  // The same with another note than the call's, or none: null.
+  absl::StatusOr<Identity> Enter(grpc::ServerContextBase& context, AuditNote* note) const;
 
   // PERMISSION_DENIED / ROLE_MISSING unless the caller's pattern names a pipeline that it wants to make.
   absl::Status CheckReach(const Identity& identity, const std::string& pipeline) const;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,7 @@ class MetricsRegistry;
 class PageTokens;
 class PipelineTable;
 class TimerQueue;
+struct TraceCapture;
 
 // What the services work on. All of it outlives them.
 struct ServiceEnvironment {
@@ -36,6 +38,10 @@ struct ServiceEnvironment {
   MemoryLedger* memory = nullptr;  // null: nothing is counted
   const PageTokens* page_tokens = nullptr;
   const Authenticator* authenticator = nullptr;
+  // Puts what lanes of other ranks did into a trace of the pipeline's own ones, and calls `done` once, on any thread;
+  // null: there are no other ranks.
+  std::function<void(const std::string& pipeline, TraceCapture own, std::function<void(TraceCapture)> done)>
+      join_traces = {};
 };
 
 // Whether there may be such a pipeline for the caller. Fails: PIPELINE_NOT_FOUND, as if there were none.

@@ -3,17 +3,11 @@
 // One unary call from its bytes to its answer, which may come later and from any thread.
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "engine/base/guard.h"
 #include "engine/base/log_scope.h"
 #include "engine/ledger/memory_ledger.h"
@@ -22,10 +16,11 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "server/rpc/answered_call.h"
 #include "server/rpc/call_followers.h"
 #include "server/rpc/convert/message_limits.h"
+#include "server/rpc/convert/wire_reader.h"
 #include "server/rpc/method_gate.h"
-#include "server/tracing/tracer.h"
 
 namespace penstock {
 
@@ -35,81 +30,49 @@ namespace penstock {
 //            are not such a message, and as CheckMessageEntries().
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, int64_t max_bytes, google::protobuf::Message* message);
 
+// The checks of its size and of what it would grow to alone, and the error for bytes that are no such message.
+absl::Status CheckMessage(const Pieces& bytes, int64_t max_bytes, const google::protobuf::Message& message);
+absl::Status NoSuchMessage(int64_t bytes);
+
 // The message as bytes to send.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::MessageLite& message);
 
-// The part of a unary call that does not depend on its messages: replies exactly once.
+// The part of a unary call that does not depend on its messages.
 //
 // Owns:      itself, until gRPC has sent the answer; closures that answer later hold a share of what RunUnary() gave.
 //            The last of them replies with BUG if none has: a callback that threw or was dropped leaves no caller
 //            waiting.
-// Threads:   Any method from any thread. The first answer counts, later ones are dropped: so a
-//            result, a timer and a cancel may race.
-// Lifecycle: a cancel by the caller runs what OnCancelled() was given and ends the call.
-class UnaryCallBase : public grpc::ServerUnaryReactor, public std::enable_shared_from_this<UnaryCallBase> {
+// Lifecycle: a cancel by the caller, or its deadline, is the call's Cancel().
+class UnaryCallBase : public grpc::ServerUnaryReactor,
+                      public AnsweredCall,
+                      public std::enable_shared_from_this<UnaryCallBase> {
  public:
   // The gate is the method's, and outlives the server's calls.
   UnaryCallBase(const MethodGate& gate, grpc::CallbackServerContext* context, grpc::ByteBuffer* answer)
       : gate_(gate), context_(context), answer_(answer) {}
 
-  // Replies with an error; the request id, if it was set, goes with it.
-  void Fail(const absl::Status& error);
-  // Replies with bytes.
-  void ReplyBytes(grpc::ByteBuffer bytes);
-
-  // Runs `action` once if the caller cancels or its deadline passes before the answer. Several are run in their order.
-  void OnCancelled(std::function<void()> action) ABSL_LOCKS_EXCLUDED(mu_);
-
-  // Who calls, and which of its programs; set by Start().
-  const Identity& identity() const { return identity_; }
-  const std::string& caller() const { return identity_.name; }
-  const std::string& session() const { return session_; }
   const MethodGate& gate() const { return gate_; }
   grpc::CallbackServerContext& context() { return *context_; }
-  // Errors will name it.
-  void set_request_id(std::string id);
-  // The trace of the call, or null if it is not traced; set by Start().
-  const std::shared_ptr<RequestTrace>& trace() const { return trace_; }
-  // What log lines of the call name.
-  std::vector<std::pair<std::string, std::string>> LogFields() const;
-  // Released just before the reply is sent, so that the caller's next call finds the place free.
-  void Keep(std::shared_ptr<void> ticket) ABSL_LOCKS_EXCLUDED(mu_);
-
-  // Room for the message, as it came and as it is parsed, until the call is answered. Only for messages that may be
-  // large: a control message is always taken, so that handles can be released where memory is full.
-  //
-  // Fails:     HOST_MEMORY, CALLER_QUOTA.
-  absl::Status HoldMessage(MemoryLedger* memory, int64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Lets the caller in; on failure the call is answered and false is returned. The call keeps itself
   // alive from here on.
   bool Start();
 
   // The last closure that could reply is gone: the call fails with BUG if it has no reply yet.
-  void Abandon() ABSL_LOCKS_EXCLUDED(mu_);
+  void Abandon();
 
   void OnDone() override;
-  void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);
+  void OnCancel() override;
 
  private:
-  bool Claim() { return !claimed_.exchange(true); }
-  void DropKept() ABSL_LOCKS_EXCLUDED(mu_);  // action and ticket, once claimed
+  absl::Status Prepare(MemoryLedger* memory, grpc::ByteBuffer* answer) override;
+  void SendAnswer(grpc::ByteBuffer answer) override;
+  void SendError(const absl::Status& error, const grpc::Status& shown) override;
 
   const MethodGate& gate_;
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const answer_;  // good until Finish()
-  Identity identity_;
-  std::string session_;
-  std::string request_id_;
-  std::shared_ptr<RequestTrace> trace_;
   std::shared_ptr<UnaryCallBase> self_;
-  std::atomic<bool> claimed_ = false;
-
-  absl::Mutex mu_;
-  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<std::function<void()>> actions_ ABSL_GUARDED_BY(mu_);
-  std::shared_ptr<void> ticket_ ABSL_GUARDED_BY(mu_);
-  MemoryReservation message_ ABSL_GUARDED_BY(mu_);
 };
 
 // A unary call with its messages.

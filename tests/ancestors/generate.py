@@ -28,7 +28,6 @@ DOCUMENT = "docs/ancestors.md"
 KINDS = {
     "see": "tested as",
     "python": "Python only, not ported",
-    "processes": "several processes: later",
     "internal": "no counterpart here",
     "unbuilt": "not offered",
     "open": "open",

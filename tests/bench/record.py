@@ -2,7 +2,7 @@
 
     build/deps/test-venv/bin/python tests/bench/record.py [NAME ...]
 
-Without names: all of them, half an hour. Run it on an idle machine: what another program takes shows as spread.
+Without names: all of them, an hour. Run it on an idle machine: what another program takes shows as spread.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ RESULTS = ROOT / "docs/results"
 
 # Each name with its command, as one would type it in the project's root.
 BENCH = "build/release/tests/bench"
+PYTHON = "build/deps/test-venv/bin/python"
+TORCH = "build/deps/torch-venv/bin/python"  # the environment that has PyTorch
+DAEMON = "--daemon build/release/server/penstockd"
 RUNS = {
     "step_gpt": f"{BENCH}/pipeline_bench speed --workload gpt --rounds 9",
     "step_mlp": f"{BENCH}/pipeline_bench speed --workload mlp --rounds 9",
@@ -48,12 +51,22 @@ RUNS = {
     "plans_gpt": f"{BENCH}/schedule_bench plans --workload gpt --rounds 3",
     "plans_delay": f"{BENCH}/schedule_bench plans --workload delay --rounds 3",
     "planning_time": f"{BENCH}/plan_bench",
-    "journal": "build/deps/test-venv/bin/python tests/bench/journal_cost.py --daemon build/release/server/penstockd",
-    "saves": "build/deps/test-venv/bin/python tests/bench/save_cost.py --daemon build/release/server/penstockd",
-    "replay": "build/deps/test-venv/bin/python tests/bench/largest_replay.py --daemon build/release/server/penstockd",
-    "identity": "build/deps/test-venv/bin/python tests/bench/identity_cost.py --daemon build/release/server/penstockd",
-    "python_client": "build/deps/test-venv/bin/python tests/bench/python_client.py "
-    "--daemon build/release/server/penstockd --rounds 3",
+    "journal": f"{PYTHON} tests/bench/journal_cost.py {DAEMON}",
+    "saves": f"{PYTHON} tests/bench/save_cost.py {DAEMON}",
+    "replay": f"{PYTHON} tests/bench/largest_replay.py {DAEMON}",
+    "identity": f"{PYTHON} tests/bench/identity_cost.py {DAEMON}",
+    "rank_cost": f"{PYTHON} tests/bench/rank_cost.py {DAEMON}",
+    "rank_peers": f"{PYTHON} tests/bench/rank_peers.py {DAEMON}",
+    "rank_schedules": f"{PYTHON} tests/bench/rank_schedules.py {DAEMON} --penstock build/release/client/cli/penstock",
+    "rank_schedules_20ms": f"{PYTHON} tests/bench/rank_schedules.py {DAEMON} --penstock build/release/client/cli/penstock"
+    " --milliseconds 20 --micro-batches 8 --rounds 5",
+    "triton": f"{PYTHON} tests/bench/triton_peer.py {DAEMON} --triton build/triton --rounds 3",
+    "batching": f"{PYTHON} tests/bench/batching.py {DAEMON}",
+    "work_stream": f"{PYTHON} tests/bench/work_stream.py {DAEMON}",
+    "sequences": f"{TORCH} tests/bench/sequences.py {DAEMON}",
+    "rank_carriers": f"{PYTHON} tests/bench/carrier_cost.py --bench {BENCH}/carrier_bench",
+    "rank_survivors": f"{PYTHON} tests/bench/rank_survivors.py {DAEMON}",
+    "python_client": f"{PYTHON} tests/bench/python_client.py {DAEMON} --rounds 3",
 }
 
 

@@ -16,6 +16,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
+GROUPS = [name for name in OVERLAYS if name.startswith("multi-node")]  # those of several ranks
 
 Document = dict[str, Any]
 
@@ -25,7 +26,8 @@ class UniqueKeys(yaml.SafeLoader):
 
 
 def _mapping(loader: UniqueKeys, node: yaml.MappingNode) -> Document:
-    keys = [loader.construct_object(key) for key, _ in node.value]  # type: ignore[no-untyped-call]
+    own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+    keys = [loader.construct_object(key) for key in own]  # type: ignore[no-untyped-call]
     twice = {key for key in keys if keys.count(key) > 1}
     assert not twice, f"{twice} twice, line {node.start_mark.line + 1}"
     return loader.construct_mapping(node, deep=True)
@@ -54,10 +56,11 @@ def size(text: str) -> int:
 
 @dataclasses.dataclass
 class Rendered:
-    """What one overlay comes to."""
+    """What one overlay comes to, seen from one of its ranks."""
 
     name: str
     documents: list[Document]
+    rank: int = 0
 
     def only(self, kind: str, name: str = "penstock") -> Document:
         found = [d for d in self.documents if d["kind"] == kind and d["metadata"]["name"] == name]
@@ -68,8 +71,29 @@ class Rendered:
         return [d for d in self.documents if d["kind"] == kind]
 
     @property
+    def leaders_pod(self) -> Document:
+        return Rendered(self.name, self.documents).pod
+
+    @property
+    def workload(self) -> Document:
+        """The StatefulSet, or the LeaderWorkerSet."""
+        (workload,) = self.kinds("StatefulSet") + self.kinds("LeaderWorkerSet")
+        return workload
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        spec = self.workload["spec"]
+        size: int = spec["leaderWorkerTemplate"]["size"] if "leaderWorkerTemplate" in spec else spec["replicas"]
+        return size
+
+    @property
     def pod(self) -> Document:
-        pod: Document = self.only("StatefulSet")["spec"]["template"]
+        spec = self.workload["spec"]
+        if "leaderWorkerTemplate" in spec:
+            pod: Document = spec["leaderWorkerTemplate"]["workerTemplate" if self.rank else "leaderTemplate"]
+        else:
+            pod = spec["template"]
         return pod
 
     @property
@@ -80,7 +104,20 @@ class Rendered:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {entry["name"]: entry["value"] for entry in self.container["env"]}
+        """With what is set for each pod: by the downward API, or by the controller of LeaderWorkerSets."""
+        given = {entry["name"]: entry.get("value", "") for entry in self.container["env"]}
+        if "PENSTOCK_POD_INDEX" in given:
+            given["PENSTOCK_POD_INDEX"] = str(self.rank)
+        if self.workload["kind"] == "LeaderWorkerSet":
+            given |= {"LWS_WORKER_INDEX": str(self.rank), "LWS_GROUP_SIZE": str(self.size), "LWS_LEADER_ADDRESS": self.leader}
+        return given
+
+    @property
+    def leader(self) -> str:
+        """The leader's name in DNS."""
+        workload = self.workload
+        name, service = workload["metadata"]["name"], workload["spec"].get("serviceName")
+        return f"{name}-0.{service}" if service else f"{name}-0.{name}.{workload['metadata']['namespace']}"
 
     def config_text(self) -> str:
         """The file that the pod mounts as its configuration."""
@@ -90,7 +127,10 @@ class Rendered:
 
     def place_credentials(self, tls: pathlib.Path, identities: pathlib.Path, tokens: pathlib.Path, server: str = "") -> None:
         """Fills the folders as cert-manager and the kubelet do; the administrator's pair lies beside as admin.crt and
-        admin.key. `server`: further names of the daemon, as dev_certs.sh takes them."""
+        admin.key. `server`: further names of the daemon, as dev_certs.sh takes them, beside those of the manifest."""
+        spec = self.only("Certificate")["spec"]
+        names = [f"DNS:{name}" for name in spec["dnsNames"]] + [f"URI:{uri}" for uri in spec.get("uris", [])]
+        server = ",".join([server] * bool(server) + names)
         environment = {**os.environ, "DEV_CERTS_SERVER": server}
         subprocess.run([ROOT / "deploy/dev_certs.sh", tls, "admin"], env=environment, check=True)
         for end in ("crt", "key"):
@@ -105,5 +145,5 @@ class Rendered:
         return {name: arguments.get(name, config.get(name, flag["default"])) for name, flag in flags.items()}
 
 
-def rendered(overlay: str) -> Rendered:
-    return Rendered(overlay, load(KUSTOMIZE / "rendered" / f"{overlay}.yaml"))
+def rendered(overlay: str, rank: int = 0) -> Rendered:
+    return Rendered(overlay, load(KUSTOMIZE / "rendered" / f"{overlay}.yaml"), rank)

@@ -5,88 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import random
-import re
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Iterator
 
 import grpc
 import penstock
 import pytest
-from conftest import PENSTOCKD
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from manifests import OVERLAYS, Document, Rendered, rendered
+from manifests import GROUPS, OVERLAYS, Document, rendered
+from pods import Pod, await_probe, grace, pods  # noqa: F401
 from small_models import create_mlp, mlp_batch
-
-SERVING = health_pb2.HealthCheckResponse.SERVING
-
-
-class Pod:
-    """One start of the rendered container, its paths in a folder and its addresses on a loopback of its own."""
-
-    def __init__(self, overlay: Rendered, folder: pathlib.Path) -> None:
-        self.container = overlay.container
-        self.host = f"127.{random.randrange(64, 128)}.{random.randrange(256)}.{random.randrange(1, 255)}"
-        self.log_path = folder / "log"
-        paths = {mount["mountPath"]: folder / mount["name"] for mount in self.container["volumeMounts"]}
-        for path in paths.values():
-            path.mkdir()
-        (paths["/etc/penstock"] / "penstockd.toml").write_text(overlay.config_text())
-        tls = paths["/etc/penstock-tls"]
-        overlay.place_credentials(
-            tls, paths["/etc/penstock-identities"], paths["/etc/penstock-tokens"], server=f"IP:{self.host}"
-        )
-        self.credentials = {"tls_ca": f"{tls}/ca.crt", "tls_cert": f"{tls}/admin.crt", "tls_key": f"{tls}/admin.key"}
-
-        def here(text: str) -> str:
-            inside = "|".join(sorted(paths, key=len, reverse=True))
-            text = re.sub(f"(^|=)({inside})(?=/|$)", lambda match: match[1] + str(paths[match[2]]), text)
-            return text.replace("0.0.0.0", self.host)
-
-        self.arguments = [here(argument) for argument in self.container["args"]]
-        self.environment = {name: here(value) for name, value in overlay.environment.items()}
-        ports = {port["name"]: port["containerPort"] for port in self.container["ports"]}
-        self.api = f"{self.host}:{ports['grpc-api']}"
-
-    def start(self) -> None:
-        with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(
-                [PENSTOCKD, *self.arguments], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-
-    def probe(self, kind: str) -> bool:
-        """One probe, as a node does it: a new connection, the manifest's port, service name and timeout."""
-        probe = self.container[f"{kind}Probe"]
-        request = health_pb2.HealthCheckRequest(service=probe["grpc"]["service"])
-        with grpc.insecure_channel(f"{self.host}:{probe['grpc']['port']}") as channel:
-            try:
-                answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=probe["timeoutSeconds"])
-            except grpc.RpcError:
-                return False
-        return bool(answer.status == SERVING)
-
-    def await_startup(self) -> None:
-        probe = self.container["startupProbe"]
-        for _ in range(probe["failureThreshold"]):
-            if self.probe("startup"):
-                return
-            assert self.process.poll() is None, self.log_path.read_text()
-            time.sleep(min(0.2, probe["periodSeconds"]))  # more often than the node: only the first success counts
-        raise AssertionError("the startup probe has used up its failures")
-
-
-@pytest.fixture
-def pods(tmp_path: pathlib.Path) -> Iterator[list[Pod]]:
-    """What still runs at the end of the test is killed."""
-    started: list[Pod] = []
-    yield started
-    for pod in started:
-        if pod.process.poll() is None:
-            pod.process.kill()
-            pod.process.wait()
 
 
 class Load:
@@ -189,7 +117,7 @@ def test_probed_and_ended_under_load(tmp_path: pathlib.Path, pods: list[Pod]) ->
     assert not unlive or unlive[-1] - unlive[0] < (probe["failureThreshold"] - 1) * probe["periodSeconds"], unlive
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
+@pytest.mark.parametrize("name", [name for name in OVERLAYS if name not in GROUPS])
 def test_every_overlay_starts_and_ends(name: str, tmp_path: pathlib.Path, pods: list[Pod]) -> None:
     pod = Pod(rendered(name), tmp_path)
     pods.append(pod)
@@ -205,6 +133,47 @@ def test_every_overlay_starts_and_ends(name: str, tmp_path: pathlib.Path, pods: 
         assert pod.process.poll() is None
     pod.process.send_signal(signal.SIGTERM)  # an impatient node: closed at once, told by the exit code
     assert pod.process.wait(60) == 1
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_group_of_ranks_forms_works_and_ends(name: str, tmp_path: pathlib.Path, pods: list[Pod]) -> None:
+    """One daemon per ordinal, in an order that nobody would wish for; the leader ends first and comes back."""
+    for rank in range(rendered(name).size):
+        (tmp_path / str(rank)).mkdir()
+        pods.append(Pod(rendered(name, rank), tmp_path / str(rank), leader=pods[0] if rank else None))
+    leader, *others = pods
+    for pod in [*others, leader]:
+        assert not pod.probe("liveness"), "nobody else has these addresses"
+    for pod in others:
+        pod.start()
+        pod.await_startup()
+        assert pod.probe("liveness") and not pod.probe("readiness"), "without a leader a rank lives, and is of no use"
+    leader.start()
+    leader.await_startup()
+    await_probe(pods, "readiness", True)
+
+    with penstock.Client(leader.api, **leader.credentials) as client:
+        devices = ["cpu:0", *(f"{rank}/cpu:0" for rank in range(1, len(pods)))]
+        pipeline = create_mlp(client, "over", devices=devices)
+        assert pipeline.train_step(*mlp_batch(0)).applied
+    assert "stages of a pipeline are built" in others[0].log_path.read_text()
+
+    # A node is told to end its pod; the others stay.
+    leader.process.send_signal(signal.SIGTERM)
+    assert leader.process.wait(grace(rendered(name))) == 0, leader.log_path.read_text()[-4000:]
+    await_probe(others, "readiness", False)
+    assert all(pod.probe("liveness") for pod in others), "a leader that is away is no reason to be killed"
+    leader.start()
+    leader.await_startup()
+    await_probe(pods, "readiness", True)
+    with penstock.Client(leader.api, **leader.credentials) as client:
+        again = client.create_pipeline("again", from_checkpoint="pipelines/over/checkpoints/step-1", devices=devices, schedule="1f1b", micro_batches=4)
+        outcome = again.train_step(*mlp_batch(1))
+        assert (outcome.applied, outcome.step) == (True, 2), "what the leader saved at its end is there"
+
+    for pod in pods:
+        pod.process.send_signal(signal.SIGTERM)
+        assert pod.process.wait(grace(rendered(name))) == 0, pod.log_path.read_text()[-4000:]
 
 
 def test_a_wrong_probe_is_seen(tmp_path: pathlib.Path, pods: list[Pod]) -> None:

@@ -118,15 +118,29 @@ def test_the_clients_of_the_traces_page_send_what_they_are_given(daemon: Daemon)
     assert asked == [current]
 
 
-def test_the_quick_start_trains(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_quick_start_trains(ranks: int, tmp_path: pathlib.Path) -> None:
     """With the build that there is: five steps of its hundreds."""
     build = pathlib.Path(os.environ["PENSTOCK_BUILD"]).resolve()
     if build != ROOT / "build/release":
         pytest.skip("the quick start builds the preset release")
     report = tmp_path / "report.json"
     command = [str(ROOT / "deploy/quickstart.sh"), "--steps", "5", "--json", str(report)]
+    if ranks > 1:
+        command += ["--ranks", str(ranks)]
     # What the model writes may be no text.
     done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "bubble" in done.stderr and "stopped cleanly" in done.stdout  # the report takes the place of the table
-    assert json.loads(report.read_text())["steps"] == 5
+    measured = json.loads(report.read_text())
+    assert measured["steps"] == 5
+    devices = [lane["device"] for lane in measured["lanes"]]
+    assert devices == (["cpu:0", "cpu:1"] if ranks == 1 else ["cpu:0", "1/cpu:0"])
+    own = re.findall(r"^forward +(\d+\.\d\d)  lane 1 1/cpu:0$", done.stdout, re.M)
+    assert [float(seconds) > 0 for seconds in own] == [True] * (ranks - 1)
+
+
+def test_the_quick_start_refuses_other_numbers_of_ranks() -> None:
+    for number in ("0", "3", "two", ""):
+        done = subprocess.run([str(ROOT / "deploy/quickstart.sh"), "--ranks", number], capture_output=True, text=True)
+        assert done.returncode == 2 and "--ranks must be 1 or 2" in done.stderr

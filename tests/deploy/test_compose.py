@@ -30,8 +30,8 @@ SERVICE = {
             "properties": {"context": TEXT, "dockerfile": TEXT, "target": TEXT},
         },
         "healthcheck": {
-            "type": "object", "additionalProperties": False, "required": ["test"],
-            "properties": {"test": TEXTS, "interval": TEXT, "timeout": TEXT, "start_period": TEXT, "retries": {"type": "integer"}},
+            "type": "object", "additionalProperties": False, "oneOf": [{"required": ["test"]}, {"required": ["disable"]}],
+            "properties": {"disable": {"type": "boolean"}, "test": TEXTS, "interval": TEXT, "timeout": TEXT, "start_period": TEXT, "retries": {"type": "integer"}},
         },
         "depends_on": {},
     },
@@ -39,43 +39,62 @@ SERVICE = {
 SCHEMA = {
     "type": "object",
     "additionalProperties": False,
+    "patternProperties": {"^x-": {}},
     "properties": {"name": TEXT, "services": {"type": "object", "additionalProperties": SERVICE}, "volumes": {"type": "object"}},
 }
 
 
-@pytest.fixture
-def compose() -> Document:
-    (document,) = load(FOLDER / "compose.yaml")
+FILES = pytest.mark.parametrize("file", ["compose.yaml", "ranks.yaml"])
+# The certificates of each, and the services that run the daemon.
+CERTS = {"compose.yaml": "certs", "ranks.yaml": "certs-ranks"}
+DAEMONS = {"compose.yaml": ["penstockd"], "ranks.yaml": ["penstock-0", "penstock-1", "penstock-2"]}
+
+
+def read(file: str) -> Document:
+    (document,) = load(FOLDER / file)
     return document
 
 
-def test_its_keys_exist(compose: Document) -> None:
+@pytest.fixture
+def compose() -> Document:
+    return read("compose.yaml")
+
+
+@FILES
+def test_its_keys_exist(file: str) -> None:
+    compose = read(file)
     jsonschema.validate(compose, SCHEMA)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**compose, "services": {"x": {"image": "y", "reed_only": True}}}, SCHEMA)
 
 
-def made_certificates(certs: pathlib.Path) -> None:
+def made_certificates(certs: pathlib.Path, file: str) -> None:
     """By the command that the file begins with."""
-    (command,) = re.findall(r"^#   (.*dev_certs.sh) deploy/compose/certs admin", (FOLDER / "compose.yaml").read_text(), re.M)
-    subprocess.run(["sh", "-c", f"{command} '{certs}' admin"], cwd=ROOT, check=True)
+    lines = (FOLDER / file).read_text().splitlines()
+    commands = [line[4:].partition("  #")[0] for line in lines if re.match(r"#   .*DEV_CERTS_", line)]
+    script = "\n".join(commands)
+    assert script.count(f" deploy/compose/{CERTS[file]} admin") == 1
+    subprocess.run(["sh", "-ec", script.replace(f" deploy/compose/{CERTS[file]} ", f" '{certs}' ")], cwd=ROOT, check=True)
 
 
-def test_the_daemon_in_its_container_can_read_what_it_needs(tmp_path: pathlib.Path) -> None:
-    made_certificates(tmp_path / "certs")
+@FILES
+def test_the_daemon_in_its_container_can_read_what_it_needs(file: str, tmp_path: pathlib.Path) -> None:
+    made_certificates(tmp_path / "certs", file)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "certs").iterdir()}
     assert all(modes[name] == 0o644 for name in ("ca.crt", "server.crt", "server.key"))
     assert modes["ca.key"] == modes["admin.key"] == 0o600
     assert (tmp_path / "certs").stat().st_mode & 0o777 == 0o755
     shown = subprocess.run(["openssl", "x509", "-in", tmp_path / "certs/server.crt", "-noout", "-ext", "subjectAltName"],
                            capture_output=True, text=True, check=True).stdout  # fmt: skip
-    assert "DNS:localhost" in shown and "DNS:penstockd" in shown
+    assert "DNS:localhost" in shown and f"DNS:{DAEMONS[file][0]}" in shown
+    assert ("URI:spiffe://penstock/rank" in shown) == (file == "ranks.yaml")
 
 
-def test_flags_exist_and_fit(compose: Document, flags: dict[str, Document], tmp_path: pathlib.Path) -> None:
-    daemon = compose["services"]["penstockd"]
+@pytest.mark.parametrize("file, name", [(file, name) for file, names in DAEMONS.items() for name in names])
+def test_flags_exist_and_fit(file: str, name: str, flags: dict[str, Document], tmp_path: pathlib.Path) -> None:
+    daemon = read(file)["services"][name]
     assert not any(argument.startswith("--insecure") for argument in daemon["command"])
-    made_certificates(tmp_path / "certs")
+    made_certificates(tmp_path / "certs", file)
     mounted = {volume.split(":")[1]: FOLDER / volume.split(":")[0] for volume in daemon["volumes"] if volume.startswith(".")}
     mounted["/etc/penstock/certs"] = tmp_path / "certs"
     arguments = list(daemon["command"])
@@ -87,20 +106,41 @@ def test_flags_exist_and_fit(compose: Document, flags: dict[str, Document], tmp_
     settings = {name: flag["default"] for name, flag in flags.items()}
     settings |= dict(argument.removeprefix("--").partition("=")[::2] for argument in daemon["command"])
     assert end_seconds(settings) < seconds(daemon["stop_grace_period"])
-    needs = size(settings["handle-bytes"]) + size(settings["grpc-memory-bytes"]) + size(daemon["shm_size"]) + BASE_BYTES
+    serves = settings["rank"] in ("", "0")
+    needs = size(settings["grpc-memory-bytes"]) + size(daemon["shm_size"]) + BASE_BYTES
+    if serves:
+        needs += size(settings["handle-bytes"])
     assert needs <= size(daemon["mem_limit"])
-    ports = {int(settings[flag].rpartition(":")[2]) for flag in ("listen", "metrics-listen")}
+    ports = {int(settings[flag].rpartition(":")[2]) for flag in ("listen", "metrics-listen")[not serves :]}
     assert {int(port.split(":")[-1]) for port in daemon["ports"]} == ports
 
 
-def test_everything_is_published_on_loopback_only(compose: Document) -> None:
+def test_ranks_are_numbered_and_the_leader_stops_first() -> None:
+    """Compose stops what depends before what it depends on."""
+    services = read("ranks.yaml")["services"]
+    given = [dict(argument.removeprefix("--").partition("=")[::2] for argument in one["command"]) for one in services.values()]
+    assert [one["rank"] for one in given] == ["0", "1", "2"]
+    assert {one["world-size"] for one in given} == {str(len(services))}
+    leader = list(services)[0]
+    assert {one["leader"] for one in given} == {f"{leader}:{given[0]['peer-listen'].rpartition(':')[2]}"}
+    assert services[leader]["depends_on"] == list(services)[1:]
+    assert [one["healthcheck"].get("disable", False) for one in services.values()] == [False, True, True]
+    identities = (FOLDER / "identities-ranks").read_text()
+    assert re.search(r"^spiffe://penstock/rank +admin +\*$", identities, re.M)
+
+
+@FILES
+def test_everything_is_published_on_loopback_only(file: str) -> None:
+    compose = read(file)
     for name, service in compose["services"].items():
         for port in service["ports"]:
             assert port.startswith("127.0.0.1:"), (name, port)
         assert service["cap_drop"] == ["ALL"] and "no-new-privileges:true" in service["security_opt"]
 
 
-def test_images_are_pinned(compose: Document) -> None:
+@FILES
+def test_images_are_pinned(file: str) -> None:
+    compose = read(file)
     for service in compose["services"].values():
         match = re.fullmatch(r"\$\{[A-Z_]+_IMAGE:-([\w./-]+):(v?\d[\w.-]+)\}", service["image"])
         assert match, service["image"]
@@ -108,14 +148,16 @@ def test_images_are_pinned(compose: Document) -> None:
             assert match[2] == project_version()
 
 
-def test_what_is_mounted_exists(compose: Document) -> None:
-    build = compose["services"]["penstockd"]["build"]
+@FILES
+def test_what_is_mounted_exists(file: str) -> None:
+    compose = read(file)
+    build = compose["services"][DAEMONS[file][0]]["build"]
     assert (FOLDER / build["context"] / build["dockerfile"]).resolve() == ROOT / "deploy/image/Dockerfile"
     for service in compose["services"].values():
         for volume in service["volumes"]:
             source = volume.split(":")[0]
-            if source == "./certs":
-                assert "/deploy/compose/certs/" in (ROOT / ".gitignore").read_text().splitlines()  # dev_certs.sh makes it
+            if source == f"./{CERTS[file]}":
+                assert f"/deploy/compose/{CERTS[file]}/" in (ROOT / ".gitignore").read_text().splitlines()  # dev_certs.sh makes it
             elif source.startswith("."):
                 assert (FOLDER / source).exists(), volume
             else:

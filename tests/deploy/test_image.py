@@ -81,6 +81,15 @@ def test_no_cuda_but_the_two_small_ones(cpu: pathlib.Path) -> None:
     assert sum((cpu / "usr/lib/penstock" / name).stat().st_size for name in cuda) < 8 << 20
 
 
+def test_ucx_is_there_for_ranks_but_not_its_plugins(cpu: pathlib.Path) -> None:
+    names_of_ucx = {path.name for path in cpu.rglob("libuc*.so*")}
+    assert names_of_ucx == {"libucp.so.0", "libucs.so.0", "libuct.so.0", "libucm.so.0"}
+    cached = subprocess.run(
+        ["ldconfig", "-r", str(cpu), "-C", "/etc/ld.so.cache", "-p"], capture_output=True, text=True, check=True
+    )
+    assert names_of_ucx <= set(re.findall(r"^\s*(\S+) \(", cached.stdout, re.MULTILINE))
+
+
 def test_its_size(cpu: pathlib.Path) -> None:
     total = sum(path.stat().st_size for path in cpu.rglob("*") if path.is_file() and not path.is_symlink())
     torch = (cpu / "usr/lib/penstock/libtorch_cpu.so").stat().st_size

@@ -15,7 +15,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 from conftest import PENSTOCKD, ROOT
-from manifests import KUSTOMIZE, OVERLAYS, Document, Rendered, load, rendered, seconds, size
+from manifests import GROUPS, KUSTOMIZE, OVERLAYS, Document, Rendered, load, rendered, seconds, size
 
 KUBERNETES = "1.32"  # the oldest that is promised; preStop.sleep is on by default since 1.30
 BASE_BYTES = 512 << 20  # the program and LibTorch themselves
@@ -23,9 +23,10 @@ BASE_BYTES = 512 << 20  # the program and LibTorch themselves
 Flags = dict[str, Document]
 
 
-@pytest.fixture(params=OVERLAYS)
+@pytest.fixture(params=[(name, 0) for name in OVERLAYS] + [(name, 1) for name in GROUPS], ids=lambda one: f"{one[0]}-{one[1]}")
 def overlay(request: pytest.FixtureRequest) -> Rendered:
-    return rendered(request.param)
+    """Each overlay as its rank 0 sees it, and those of several ranks as rank 1 does."""
+    return rendered(*request.param)
 
 
 # --- form ---------------------------------------------------------------------------------------------------------------
@@ -40,6 +41,11 @@ def validate(document: Document) -> None:
     schema = own_schema(document["kind"])
     if schema is not None:
         jsonschema.validate(document, schema)
+        if document["kind"] == "LeaderWorkerSet":  # its pods are Kubernetes' own
+            templates = document["spec"]["leaderWorkerTemplate"]
+            for name in ("leaderTemplate", "workerTemplate"):
+                one = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}, "template": templates[name]}
+                kubernetes_validate.validate(one, KUBERNETES, strict=True)
     else:
         kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
@@ -50,13 +56,14 @@ def test_every_document_has_a_strict_schema(overlay: Rendered) -> None:
 
 
 def test_the_schemas_find_faults(overlay: Rendered) -> None:
-    """An unknown key, a wrong type and a missing key are each refused."""
-    for change in (
-        lambda d: d["spec"]["template"]["spec"].update(terminationGracePeriod=240),
-        lambda d: d["spec"].update(replicas="one"),
-        lambda d: d["spec"].pop("selector"),
-    ):
-        wrong = copy.deepcopy(overlay.only("StatefulSet"))
+    """An unknown key, a wrong type and a missing key are each refused; so is one deep in a pod."""
+    needed = "leaderWorkerTemplate" if overlay.kinds("LeaderWorkerSet") else "selector"
+
+    def misspell(workload: Document) -> None:
+        Rendered("", [workload], overlay.rank).pod["spec"].update(terminationGracePeriod=240)
+
+    for change in (misspell, lambda d: d["spec"].update(replicas="one"), lambda d: d["spec"].pop(needed)):
+        wrong = copy.deepcopy(overlay.workload)
         change(wrong)
         with pytest.raises(Exception, match="(?i)valid|required|additional|type"):
             validate(wrong)
@@ -89,12 +96,22 @@ def test_every_source_is_used() -> None:
 # --- the strict reviewer's list -----------------------------------------------------------------------------------------
 
 
+def answers_grpc(overlay: Rendered) -> bool:
+    """Whether the pods of this template are all leaders: other ranks have no API and no health service."""
+    return overlay.name not in GROUPS or (overlay.workload["kind"] == "LeaderWorkerSet" and overlay.rank == 0)
+
+
 def test_probes(overlay: Rendered, flags: Flags) -> None:
     container = overlay.container
     probes = {name: container[f"{name}Probe"] for name in ("startup", "liveness", "readiness")}
-    port = int(overlay.settings(flags)["health-listen"].rpartition(":")[2])
+    settings = overlay.settings(flags)
+    pages = {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
     for name, probe in probes.items():
-        assert probe["grpc"] == {"port": port, "service": name}
+        if answers_grpc(overlay):
+            assert probe["grpc"] == {"port": int(settings["health-listen"].rpartition(":")[2]), "service": name}
+        else:
+            assert probe["httpGet"] == {"path": pages[name], "port": int(settings["metrics-listen"].rpartition(":")[2])}
+        assert len(probe.keys() & {"grpc", "httpGet", "tcpSocket", "exec"}) == 1
         assert probe["timeoutSeconds"] <= probe["periodSeconds"]
     assert probes["startup"]["failureThreshold"] * probes["startup"]["periodSeconds"] >= 900
 
@@ -108,6 +125,12 @@ def end_seconds(settings: dict[str, Any]) -> float:
 
 def test_the_end_fits_into_its_grace(overlay: Rendered, flags: Flags) -> None:
     before_stop = overlay.container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    if overlay.rank and overlay.workload["kind"] == "LeaderWorkerSet":
+        # It saves nothing. Where both are deleted it sleeps for as long as its leader may save.
+        leader = rendered(overlay.name)
+        assert before_stop >= leader.container["lifecycle"]["preStop"]["sleep"]["seconds"] + end_seconds(leader.settings(flags))
+        assert before_stop + 10 < overlay.pod["spec"]["terminationGracePeriodSeconds"]
+        return
     total = before_stop + end_seconds(overlay.settings(flags))
     assert total < overlay.pod["spec"]["terminationGracePeriodSeconds"]
     comment = (KUSTOMIZE / "base" / "statefulset.yaml").read_text()
@@ -122,7 +145,8 @@ def test_pod_security(overlay: Rendered) -> None:
     assert min(pod["securityContext"][key] for key in ("runAsUser", "runAsGroup", "fsGroup")) >= 10000
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
-    assert {key for volume in pod["volumes"] for key in volume if key != "name"} <= {"configMap", "emptyDir", "secret"}
+    kinds = {"configMap", "emptyDir", "secret", "persistentVolumeClaim"}
+    assert {key for volume in pod["volumes"] for key in volume if key != "name"} <= kinds
     for container in pod["containers"]:
         context = container["securityContext"]
         assert context["allowPrivilegeEscalation"] is False and context["privileged"] is False
@@ -141,7 +165,7 @@ def test_writable_paths_and_identity(overlay: Rendered) -> None:
     assert overlay.pod["spec"]["automountServiceAccountToken"] is False
     assert overlay.pod["spec"]["serviceAccountName"] == "penstock"
     for entry in overlay.container["env"]:
-        assert "valueFrom" not in entry and not re.search("TOKEN|PASSWORD|SECRET|KEY", entry["name"])
+        assert "secretKeyRef" not in entry.get("valueFrom", {}) and not re.search("TOKEN|PASSWORD|SECRET|KEY", entry["name"])
 
 
 def test_resources_and_memory(overlay: Rendered, flags: Flags) -> None:
@@ -171,11 +195,19 @@ def test_resources_and_memory(overlay: Rendered, flags: Flags) -> None:
 def test_disruption_storage_and_scheduling(overlay: Rendered) -> None:
     budget = overlay.only("PodDisruptionBudget")["spec"]
     assert budget["maxUnavailable"] == 1 and budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-    stateful = overlay.only("StatefulSet")["spec"]
-    assert stateful["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
-    (claim,) = stateful["volumeClaimTemplates"]
     mounts = {mount["name"]: mount["mountPath"] for mount in overlay.container["volumeMounts"]}
-    assert f"--state-dir={mounts[claim['metadata']['name']]}" in overlay.container["args"]
+    stateful = overlay.workload["spec"]
+    if overlay.workload["kind"] == "LeaderWorkerSet":
+        claims = [v["persistentVolumeClaim"]["claimName"] for v in overlay.pod["spec"]["volumes"] if "persistentVolumeClaim" in v]
+        assert claims == ([] if overlay.rank else [claim["metadata"]["name"] for claim in overlay.kinds("PersistentVolumeClaim")])
+        assert stateful["replicas"] == 1, "a claim is one group's"
+        volume = "state"
+    else:
+        assert stateful["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+        (claim,) = stateful["volumeClaimTemplates"]
+        volume = claim["metadata"]["name"]
+    if volume in mounts or not overlay.rank:
+        assert f"--state-dir={mounts[volume]}" in overlay.container["args"]
     pod = overlay.pod["spec"]
     assert pod["topologySpreadConstraints"]
     if "gpu" in overlay.name:
@@ -185,9 +217,15 @@ def test_disruption_storage_and_scheduling(overlay: Rendered) -> None:
 
 
 def test_selectors_select_the_pod(overlay: Rendered) -> None:
-    labels = {**overlay.pod["metadata"]["labels"], "apps.kubernetes.io/pod-index": "0"}
-    selectors = [overlay.only("StatefulSet")["spec"]["selector"]["matchLabels"]]
-    selectors += [service["spec"]["selector"] for service in overlay.kinds("Service")]
+    rank = str(overlay.rank)
+    labels = overlay.pod["metadata"]["labels"] | {"apps.kubernetes.io/pod-index": rank}
+    if overlay.workload["kind"] == "LeaderWorkerSet":
+        labels["leaderworkerset.sigs.k8s.io/worker-index"] = rank
+        selectors = []
+    else:
+        selectors = [overlay.workload["spec"]["selector"]["matchLabels"]]
+    assert (overlay.only("Service")["spec"]["selector"].items() <= labels.items()) == (overlay.rank == 0)
+    selectors += [service["spec"]["selector"] for service in overlay.kinds("Service") if service["metadata"]["name"] != "penstock"]
     selectors += [d["spec"]["selector"]["matchLabels"] for d in overlay.kinds("PodDisruptionBudget")]
     selectors += [d["spec"]["selector"]["matchLabels"] for d in overlay.kinds("PodMonitor")]
     selectors += [d["spec"]["podSelector"].get("matchLabels", {}) for d in overlay.kinds("NetworkPolicy")]
@@ -200,9 +238,12 @@ def test_selectors_select_the_pod(overlay: Rendered) -> None:
 def test_services(overlay: Rendered) -> None:
     peers = overlay.only("Service", "penstock-peers")["spec"]
     assert peers["clusterIP"] == "None" and peers["publishNotReadyAddresses"] is True
-    assert overlay.only("StatefulSet")["spec"]["serviceName"] == "penstock-peers"
+    workload = overlay.workload
+    assert workload["spec"].get("serviceName", workload["metadata"]["name"]) == "penstock-peers"
     client = overlay.only("Service")["spec"]
-    assert client["selector"]["apps.kubernetes.io/pod-index"] == "0" and "publishNotReadyAddresses" not in client
+    lws = "leaderworkerset.sigs.k8s.io/worker-index"
+    assert client["selector"][lws if workload["kind"] == "LeaderWorkerSet" else "apps.kubernetes.io/pod-index"] == "0"
+    assert "publishNotReadyAddresses" not in client
     assert [port["targetPort"] for port in client["ports"]] == ["grpc-api"]
 
 
@@ -229,15 +270,29 @@ def test_labels_and_image(overlay: Rendered) -> None:
 # --- ports --------------------------------------------------------------------------------------------------------------
 
 
+LISTENERS = {
+    "grpc-api": "listen",
+    "grpc-health": "health-listen",
+    "http-metrics": "metrics-listen",
+    "grpc-peers": "peer-listen",
+}
+
+
 def test_ports_agree(overlay: Rendered, flags: Flags) -> None:
     """Listeners, container, Services, probes, policy, PodMonitor and image name the same ports."""
     settings = overlay.settings(flags)
     listeners = {
         name: int(settings[flag].rpartition(":")[2])
-        for name, flag in (("grpc-api", "listen"), ("grpc-health", "health-listen"), ("http-metrics", "metrics-listen"))
+        for name, flag in LISTENERS.items()
+        if (name != "grpc-peers" or overlay.name in GROUPS) and settings[flag] != "off"
     }
-    assert {p["name"]: p["containerPort"] for p in overlay.container["ports"]} == listeners
-    assert all(settings[flag].startswith("0.0.0.0:") for flag in ("listen", "health-listen", "metrics-listen"))
+    of_image = set(listeners.values()) - ({8475} if overlay.name in GROUPS else set())
+    ports = {p["name"]: p["containerPort"] for p in overlay.container["ports"]}
+    if overlay.rank and overlay.workload["kind"] == "LeaderWorkerSet":  # its pages are all that it offers
+        assert ports == {"http-metrics": listeners["http-metrics"]}
+        return
+    assert ports == listeners
+    assert all(settings[LISTENERS[name]].startswith("0.0.0.0:") for name in listeners)
     for service in overlay.kinds("Service"):
         for port in service["spec"]["ports"]:
             assert listeners[port["targetPort"]] == port["port"]
@@ -245,7 +300,7 @@ def test_ports_agree(overlay: Rendered, flags: Flags) -> None:
         assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} == {"http-metrics"}
     dockerfile = (ROOT / "deploy" / "image" / "Dockerfile").read_text()
     for exposed in re.findall(r"^EXPOSE (.*)$", dockerfile, re.M):
-        assert {int(port) for port in exposed.split()} == set(listeners.values())
+        assert {int(port) for port in exposed.split()} == of_image
 
 
 def test_network_policy(overlay: Rendered, flags: Flags) -> None:
@@ -254,13 +309,26 @@ def test_network_policy(overlay: Rendered, flags: Flags) -> None:
         "policyTypes": ["Ingress", "Egress"],
     }
     rules = overlay.only("NetworkPolicy")["spec"]["ingress"]
+    egress = overlay.only("NetworkPolicy")["spec"]["egress"]
+    if overlay.name in GROUPS:
+        # Every port, but between the group's own pods only; and the metrics' port for probes of the node.
+        (inside,) = [rule for rule in rules if "ports" not in rule]
+        (outside,) = [rule for rule in egress if "ports" not in rule]
+        for peers in (inside["from"], outside["to"]):
+            (peer,) = peers
+            assert peer.keys() == {"podSelector"}, "of this namespace"
+            wanted = peer["podSelector"]["matchLabels"]
+            assert wanted and wanted.items() <= overlay.pod["metadata"]["labels"].items()
+        probed = {"ports": [{"port": 8473, "protocol": "TCP"}]}
+        assert probed in rules
+        rules = [rule for rule in rules if "ports" in rule and rule != probed]
+        egress = [rule for rule in egress if "ports" in rule]
     by_port = {port["port"]: rule for rule in rules for port in rule["ports"]}
-    ports = {port["name"]: port["containerPort"] for port in overlay.container["ports"]}
-    assert set(by_port) == set(ports.values())
+    ports = {port["name"]: port["containerPort"] for port in overlay.leaders_pod["spec"]["containers"][0]["ports"]}
+    assert set(by_port) == set(ports.values()) - {ports.get("grpc-peers")}
     assert "namespaceSelector" in by_port[ports["grpc-api"]]["from"][0]
     assert "from" not in by_port[ports["grpc-health"]], "the node's probes have no selector"
     assert "monitoring" in json.dumps(by_port[ports["http-metrics"]]["from"])
-    egress = overlay.only("NetworkPolicy")["spec"]["egress"]
     assert {port["port"] for rule in egress for port in rule["ports"]} == {53}
 
 
@@ -279,6 +347,8 @@ def test_the_api_speaks_tls_and_asks_who_calls(overlay: Rendered, flags: Flags) 
         "identity-map": ("configMap", "name", "penstock-identities"),
         "token-file": ("secret", "secretName", "penstock-tokens"),
     }.items():
+        if flag == "token-file" and overlay.rank and not settings[flag]:
+            continue  # nobody calls it
         kind, key, name = source
         folder, _, file = settings[flag].rpartition("/")
         assert mounts[folder]["readOnly"] is True
@@ -302,7 +372,10 @@ def test_certificates_are_signed_renewed_in_time_and_named(overlay: Rendered) ->
     service = overlay.only("Service")["metadata"]
     for name in (service["name"], f"{service['name']}.{service['namespace']}.svc", "localhost"):
         assert name in server["dnsNames"]
-    assert (server["usages"], client["usages"]) == (["server auth"], ["client auth"])
+    both = ["server auth", "client auth"]
+    assert (server["usages"], client["usages"]) == (both if overlay.name in GROUPS else both[:1], ["client auth"])
+    if overlay.name in GROUPS:
+        assert overlay.leader in server["dnsNames"] and server["uris"] == ["spiffe://penstock/rank"]
 
 
 def test_secrets_hold_no_token_and_no_key(overlay: Rendered) -> None:
@@ -311,7 +384,7 @@ def test_secrets_hold_no_token_and_no_key(overlay: Rendered) -> None:
         assert line.startswith("#")
     people = overlay.only("ConfigMap", "penstock-identities")["data"]["identities"]
     named = [line.split()[0] for line in people.splitlines() if line and not line.startswith("#")]
-    assert named == [uri for c in overlay.kinds("Certificate") for uri in c["spec"].get("uris", [])]
+    assert sorted(named) == sorted(uri for c in overlay.kinds("Certificate") for uri in c["spec"].get("uris", []))
 
 
 # --- drift from the daemon ----------------------------------------------------------------------------------------------
@@ -328,15 +401,41 @@ def test_arguments_and_configuration_exist(overlay: Rendered, flags: Flags, tmp_
     arguments = [argument.replace("/etc/penstock/penstockd.toml", str(config)) for argument in overlay.container["args"]]
     for folder in folders:
         arguments = [argument.replace(f"/etc/penstock-{folder.name}/", f"{folder}/") for argument in arguments]
-    assert sum(str(tmp_path) in argument for argument in arguments) == 6
+    tokens = any(mount["mountPath"] == "/etc/penstock-tokens" for mount in overlay.container["volumeMounts"])
+    assert sum(str(tmp_path) in argument for argument in arguments) == 5 + tokens
     check(arguments, overlay.environment, 0)
     for wrong in ("--drain-annonce=5s", "--drain-announce=five"):
         check([*arguments, wrong], overlay.environment, 2)
     config.write_text(overlay.config_text() + '\nno-such-setting = "1"\n')
     check(arguments, overlay.environment, 2)
-    known = {flag["environment"] for flag in flags.values()} | {"PENSTOCK_CONFIG"}
+    known = {flag["environment"] for flag in flags.values()} | {"PENSTOCK_CONFIG", "PENSTOCK_POD_INDEX"}
     assert {name for name in overlay.environment if name.startswith("PENSTOCK_")} <= known
     assert tomllib.loads(overlay.config_text()).keys() <= flags.keys()
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_rank_that_goes_takes_no_other_along(name: str) -> None:
+    """The group forms itself anew: nothing waits for, or restarts, the leader because of another rank."""
+    spec = rendered(name).workload["spec"]
+    if "leaderWorkerTemplate" in spec:
+        assert spec["leaderWorkerTemplate"]["restartPolicy"] == "None" and spec["startupPolicy"] == "LeaderCreated"
+    else:
+        assert spec["podManagementPolicy"] == "Parallel" and spec["updateStrategy"] == {"type": "OnDelete"}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_each_pod_knows_its_rank(name: str, flags: Flags, tmp_path: pathlib.Path) -> None:
+    """All ranks of a group name one leader and one size, and the daemon refuses a pod too many."""
+    for rank in range(rendered(name).size):
+        one = rendered(name, rank)
+        settings = one.settings(flags)
+        leader = settings["leader"] or one.environment["LWS_LEADER_ADDRESS"]
+        assert leader.partition(":")[0] == one.leader
+        assert int(settings["world-size"] or one.environment["LWS_GROUP_SIZE"]) == one.size
+        assert settings["peer-listen"] == "0.0.0.0:8475" and leader.partition(":")[2] in ("", "8475")
+    group = [argument for argument in one.container["args"] if argument.startswith(("--world-size", "--leader", "--peer"))]
+    for rank, code in ((one.size - 1, 0), (one.size, 2)):
+        check([*group, "--insecure"], {**rendered(name, rank).environment}, code)
 
 
 def check(arguments: list[str], environment: dict[str, str], code: int) -> None:

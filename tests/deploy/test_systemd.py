@@ -1,10 +1,11 @@
-"""The service unit: systemd's own checks where it is installed, the flags and times in it, and its protocol with the daemon."""
+"""The service units, of a daemon and of a rank: systemd's own checks where it is installed, the flags and times in it, and its protocol with the daemon."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -18,14 +19,18 @@ from conftest import PENSTOCKD, ROOT
 from manifests import Document, seconds
 from test_manifests import end_seconds
 
-UNIT = ROOT / "deploy" / "systemd" / "penstockd.service"
-CONFIG = ROOT / "deploy" / "systemd" / "penstockd.toml"
+FOLDER = ROOT / "deploy" / "systemd"
+UNIT = FOLDER / "penstockd.service"
+TEMPLATE = FOLDER / "penstockd@.service"
+CONFIG = FOLDER / "penstockd.toml"
+UNITS = pytest.mark.parametrize("source", [UNIT, TEMPLATE], ids=["daemon", "rank"])
 
 
-def settings() -> dict[str, list[str]]:
-    """Every setting of the unit, with all of its values."""
+def settings(source: pathlib.Path = UNIT) -> dict[str, list[str]]:
+    """Every setting of the unit, with all of its values; of a template as its second instance has them."""
     found: dict[str, list[str]] = {}
-    for line in UNIT.read_text().splitlines():
+    text = source.read_text().replace("\\\n", " ").replace("%i", "1").replace("%d", "/run/credentials/penstockd@1.service")
+    for line in text.splitlines():
         if line and not line.startswith(("#", "[")):
             name, _, value = line.partition("=")
             found.setdefault(name, []).append(value)
@@ -38,46 +43,90 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True)
 
 
-@pytest.fixture
-def unit(tmp_path: pathlib.Path) -> pathlib.Path:
+def placed(source: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     """The unit with this build's daemon."""
-    path = tmp_path / UNIT.name
-    path.write_text(UNIT.read_text().replace("/usr/bin/penstockd", PENSTOCKD))
+    path = folder / source.name.replace("@.", "@1.")
+    path.write_text(source.read_text().replace("/usr/bin/penstockd", PENSTOCKD))
     return path
 
 
-def test_systemd_finds_nothing(unit: pathlib.Path) -> None:
+@pytest.fixture
+def unit(tmp_path: pathlib.Path) -> pathlib.Path:
+    return placed(UNIT, tmp_path)
+
+
+@UNITS
+def test_systemd_finds_nothing(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    unit = placed(source, tmp_path)
     done = analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
     assert (done.returncode, done.stderr) == (0, "")
     unit.write_text(unit.read_text().replace("WatchdogSec=", "WatchdogSecs="))
     assert "WatchdogSecs" in analyze("verify", "--man=no", "--recursive-errors=no", str(unit)).stderr
 
 
-def test_its_exposure_is_small(unit: pathlib.Path) -> None:
+@UNITS
+def test_its_exposure_is_small(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    unit = placed(source, tmp_path)
     assert analyze("security", "--offline=true", "--threshold=20", str(unit)).returncode == 0
     unit.write_text(unit.read_text().replace("ProtectSystem=strict\n", "").replace("CapabilityBoundingSet=\n", ""))
     assert analyze("security", "--offline=true", "--threshold=20", str(unit)).returncode != 0
 
 
-def test_hardening_stands() -> None:
+@UNITS
+def test_hardening_stands(source: pathlib.Path) -> None:
     """What operators rely on, also where systemd is not installed."""
-    have = settings()
+    have = settings(source)
     for name, value in {
-        "Type": "notify", "DynamicUser": "yes", "StateDirectory": "penstock", "NoNewPrivileges": "yes",
+        "Type": "notify", "DynamicUser": "yes", "NoNewPrivileges": "yes",
         "ProtectSystem": "strict", "CapabilityBoundingSet": "", "SystemCallFilter": "@system-service",
         "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX AF_NETLINK", "DevicePolicy": "closed",
     }.items():  # fmt: skip
         assert have[name] == [value], name
+    assert have["StateDirectory"] == ["penstock" if source == UNIT else "penstock-1"]
     assert all(device.startswith("char-nvidia") for device in have["DeviceAllow"])
     assert "MemoryDenyWriteExecute" not in have, "LibTorch and CUDA generate code at run time"
     assert "PrivateDevices" not in have, "it would hide the GPUs"
 
 
-def test_the_end_fits_into_its_time(flags: dict[str, Document]) -> None:
+@UNITS
+def test_the_end_fits_into_its_time(source: pathlib.Path, flags: dict[str, Document]) -> None:
     defaults = {name: flag["default"] for name, flag in flags.items()}
     total = end_seconds(defaults)
-    assert total < float(settings()["TimeoutStopSec"][0])
-    assert f"{total:.0f} < {settings()['TimeoutStopSec'][0]}" in UNIT.read_text().replace("\n# ", " ")
+    limit = settings(source)["TimeoutStopSec"][0]
+    assert total < float(limit)
+    assert f"{total:.0f} < {limit}" in source.read_text().replace("\n# ", " ")
+
+
+def test_a_rank_differs_from_a_daemon_where_it_must() -> None:
+    """The template is the unit, line by line, but for what the rank changes."""
+    one, other = settings(UNIT), settings(TEMPLATE)
+    changed = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+    assert changed == {"Description", "Wants", "After", "ExecStart", "LoadCredential", "TimeoutStartSec", "StateDirectory", "Environment"}
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_flags_and_configuration_of_a_rank_exist(rank: int, tmp_path: pathlib.Path) -> None:
+    """As systemd would start it, with certificates of this test; there is no rank 2 of 2."""
+    (command,) = settings(TEMPLATE)["ExecStart"]
+    program, *arguments = shlex.split(command)
+    assert program == "/usr/bin/penstockd" and "--rank=1" in arguments
+    credentials = dict(entry.split(":") for entry in settings(TEMPLATE)["LoadCredential"])
+    certs = tmp_path / "certs"
+    environment = {**os.environ, "DEV_CERTS_SERVER": "URI:spiffe://penstock/rank"}
+    subprocess.run([ROOT / "deploy/dev_certs.sh", certs, "admin"], env=environment, check=True)
+    (certs / "server.crt").rename(certs / "tls.crt")
+    (certs / "server.key").rename(certs / "tls.key")
+    assert all((certs / name).exists() and path == f"/etc/penstock/tls/{name}" for name, path in credentials.items())
+    config = (FOLDER / "group.toml").read_text()
+    (line,) = re.findall(r"with a line for the ranks: (.*)$", config, re.M)
+    (tmp_path / "identities").write_text(line + "\n")
+    (tmp_path / "group.toml").write_text(config.replace("/etc/penstock/identities", f"{tmp_path}/identities"))
+    here = [argument.replace("/etc/penstock/group.toml", f"{tmp_path}/group.toml") for argument in arguments]
+    here = [argument.replace("/run/credentials/penstockd@1.service", str(certs)) for argument in here]
+    here = [f"--rank={rank}" if argument == "--rank=1" else argument for argument in here]
+    here = [f"--state-dir={tmp_path}/state" if argument.startswith("--state-dir=") else argument for argument in here]
+    done = subprocess.run([PENSTOCKD, "--check-config", *here], env={}, capture_output=True, text=True)
+    assert done.returncode == (0 if rank < 2 else 2), done.stderr
 
 
 def test_flags_and_configuration_exist(tmp_path: pathlib.Path) -> None:

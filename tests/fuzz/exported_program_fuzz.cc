@@ -9,6 +9,7 @@
 
 #include "engine/device/torch_status.h"
 #include "engine/program/program_model.h"
+#include "engine/program/program_names.h"
 #include "tests/fuzz/fuzz_checks.h"
 #include "tests/unit/program/program_archives.h"
 
@@ -19,7 +20,8 @@ const char* const kRecords[] = {"models/model.json",
                                 "data/constants/model_constants_config.json",
                                 "data/weights/weight_0",
                                 nullptr /* the archive */,
-                                penstock::kTrainingRecord};
+                                penstock::kTrainingRecord,
+                                penstock::kNamesRecord};
 
 using penstock::testing::DemandReason;
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from google.protobuf.message import Message
-from penstock.v1 import handle_pb2, insight_pb2, journal_pb2, pipeline_pb2, state_pb2, tensor_pb2, work_pb2
+from penstock.v1 import admin_pb2, handle_pb2, insight_pb2, journal_pb2, pipeline_pb2, state_pb2, tensor_pb2, work_pb2
 
 import bad_input_messages as messages
 from bad_input_messages import Names
@@ -69,7 +69,7 @@ FAILED, MISSING = "FAILED_PRECONDITION", "NOT_FOUND"
 INFER, EVALUATE = "WorkService/Infer", "WorkService/Evaluate"
 FORWARD, BACKWARD = "WorkService/Forward", "WorkService/Backward"
 CONTRIBUTE, STEP, TRAIN = "WorkService/ForwardBackward", "WorkService/OptimizerStep", "WorkService/TrainStep"
-PUT, FETCH = "HandleService/PutTensors", "HandleService/FetchHandle"
+PUT, FETCH, SHARE = "HandleService/PutTensors", "HandleService/FetchHandle", "HandleService/ShareHandle"
 CREATE, PLAN = "PipelineService/CreatePipeline", "PipelineService/PlanPipeline"
 SAVE, COPY, RESTORE = "StateService/SaveCheckpoint", "StateService/CopyCheckpoint", "StateService/RestoreCheckpoint"
 READ, BACK_UP = "StateService/ReadParameters", "JournalService/BackUpJournal"
@@ -237,6 +237,12 @@ RANGES = [
     _range(SAVE, "-1 checkpoints to keep", lambda n: messages.save(n, "x", keep=-1), "keep", "-1"),
     _range("HandleService/WaitHandles", "an unknown mode",
            lambda n: handle_pb2.WaitHandlesRequest(names=[n.handle], mode=99), "mode", "99"),
+    _range(SHARE, "a recipient of no name", lambda n: handle_pb2.ShareHandleRequest(name=n.handle), "recipient"),
+    _range(SHARE, "a recipient of 300 characters",
+           lambda n: handle_pb2.ShareHandleRequest(name=n.handle, recipient="x" * 300), "recipient"),
+    _range(SHARE, "a lease of a day",
+           lambda n: handle_pb2.ShareHandleRequest(name=n.handle, recipient="bob", lease=duration(86400)), "lease"),
+    _range("AdminService/SetLogLevel", "an unknown level of the log", lambda _: admin_pb2.SetLogLevelRequest(level=99), "level", "99"),
     _range(STEP, "an unknown action", lambda n: messages.step(n, action=99), "action", "99"),
     _range(FORWARD, "an unknown mode of Forward", lambda n: messages.forward(n, mode=99), "mode", "99"),
 ]  # fmt: skip
@@ -315,6 +321,7 @@ GUESSES = [
     for method, make in (
         ("HandleService/GetHandle", lambda _, name: handle_pb2.GetHandleRequest(name=name)),
         (FETCH, lambda _, name: handle_pb2.FetchHandleRequest(name=name)),
+        (SHARE, lambda _, name: handle_pb2.ShareHandleRequest(name=name, recipient="bob")),
         (INFER, lambda n, name: infer(n.pipeline, tensor_pb2.Input(name="input", handle=tensor_pb2.HandleTensor(handle=name)))),
         (BACKWARD, lambda n, name: messages.backward(n, given("output"), graph=name)),
         ("StateService/WriteParameters",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import pathlib
 import random
@@ -11,9 +12,11 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from typing import IO
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -21,6 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 BINARY = os.environ.get("PENSTOCKD", "")
 START_SECONDS = 60.0  # a cold disk is slow
 STOP_SECONDS = 60.0
+_PORTS_DIR = pathlib.Path(tempfile.gettempdir()) / f"penstock-test-ports-{os.getuid()}"
 
 _SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -56,15 +60,26 @@ class Daemon:
         folder: for state and log; it must exist.
         flags: further flags, for example ``--device-memory=cpu:0=64MiB``.
         prefix: a command that starts the daemon, for example ``unshare``.
+        devices: what it computes on, as ``--device`` takes it: ``cpu:0=1`` is pinned to core 1.
+        listen: the address of its API; default: a free port of loopback.
+        host: the address of its metrics.
     """
 
-    def __init__(self, folder: pathlib.Path, *flags: str, prefix: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        *flags: str,
+        prefix: tuple[str, ...] = (),
+        devices: tuple[str, ...] = ("cpu:0", "cpu:1"),
+        listen: str = "",
+        host: str = "127.0.0.1",
+    ) -> None:
         self.folder = folder
         self.state_dir = folder / "state"
         self.log_path = folder / "penstockd.log"
         api, metrics, admin = free_ports(3)
-        self.address = f"127.0.0.1:{api}"
-        self.metrics_address = f"127.0.0.1:{metrics}"
+        self.address = listen or f"127.0.0.1:{api}"
+        self.metrics_address = f"{host}:{metrics}"
         self.admin_address = f"127.0.0.1:{admin}"
         self.probe_address = self.address  # which tells in plaintext when it is ready
         self._command = [
@@ -74,11 +89,14 @@ class Daemon:
             f"--metrics-listen={self.metrics_address}",
             f"--admin-listen={self.admin_address}",
             f"--state-dir={self.state_dir}",
-            "--device=cpu:0",
-            "--device=cpu:1",
+            *(f"--device={device}" for device in devices),
             *flags,
         ]
         self._process: subprocess.Popen[bytes] | None = None
+
+    def add_flags(self, *flags: str) -> None:
+        """For the next start."""
+        self._command += flags
 
     @property
     def pid(self) -> int:
@@ -98,6 +116,9 @@ class Daemon:
     def start(self) -> None:
         """Starts it and waits until it says that it is ready."""
         self.launch()
+        self.await_ready()
+
+    def await_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         with grpc.insecure_channel(self.probe_address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             health = health_pb2_grpc.HealthStub(channel)
@@ -202,17 +223,38 @@ class Metrics:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that the kernel gives to nobody by itself: one of its own choice could be taken, while the daemon is down, by
-    a client that tries to reach it (and then even talks to itself)."""
+    """Ports that nobody else gets: neither from the kernel, one of whose own choice could be taken, while the daemon is
+    down, by a client that tries to reach it (and then even talks to itself), nor from another call of this, here or in a
+    test beside it. They are this process's until it ends."""
     free: list[int] = []
     while len(free) < count:
         port = random.randrange(12_000, 30_000)
-        with socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                one.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in free:
+        if _reserved(port) and _unbound(port):
             free.append(port)
     return free
+
+
+_reservations: list[IO[bytes]] = []
+
+
+def _reserved(port: int) -> bool:
+    """Takes the port among all tests that run on this machine."""
+    _PORTS_DIR.mkdir(exist_ok=True)
+    reservation = open(_PORTS_DIR / str(port), "ab")  # noqa: SIM115: held until this process ends
+    try:
+        fcntl.flock(reservation, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        reservation.close()
+        return False
+    _reservations.append(reservation)
+    return True
+
+
+def _unbound(port: int) -> bool:
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -47,6 +47,7 @@ class Raw:
             "WaitHandles": ("HandleService", handle_pb2.WaitHandlesResponse),
             "ListHandles": ("HandleService", handle_pb2.ListHandlesResponse),
             "RenewHandles": ("HandleService", handle_pb2.RenewHandlesResponse),
+            "ShareHandle": ("HandleService", handle_pb2.Handle),
             "ReleaseHandles": ("HandleService", handle_pb2.ReleaseHandlesResponse),
             "CancelHandles": ("HandleService", handle_pb2.CancelHandlesResponse),
             "GetModel": ("ModelService", model_pb2.Model),

@@ -14,6 +14,7 @@ import penstock
 import pytest
 from google.protobuf.message import Message
 from penstock.v1 import handle_pb2, pipeline_pb2, work_pb2
+from tritonclient.grpc import service_pb2
 
 from conftest import QUICK_DRAIN, StartDaemon
 from daemon_process import Daemon, eventually
@@ -80,7 +81,7 @@ def send(channel: grpc.Channel, method: str, message: Message, token: str = "") 
 
 
 def test_each_method_that_changes_something_is_told_once_and_no_other(audited: Audited, identities: Identities) -> None:
-    assert len(changing()) == 20
+    assert len(changing()) == 22
     with grpc.secure_channel(audited.daemon.address, identities.credentials()) as channel:
         answers = {method: call(channel, method, "secret-admin") for method in methods()}
         last = request_id()
@@ -136,6 +137,15 @@ def test_refused_calls_are_told_whatever_they_were_to_do(audited: Audited, ident
     # Not there for it: it asked beyond its pattern.
     beyond = {"code": "NOT_FOUND", "reason": "PIPELINE_NOT_FOUND", "pipeline": "others"}
     audited.one(method="penstock.v1.PipelineService/GetPipeline", **seen, **beyond)
+    # On a stream each request is told, and the stream goes on.
+    method = "inference.GRPCInferenceService/ModelStreamInfer"
+    asked = [service_pb2.ModelInferRequest(id=name, model_name=name).SerializeToString() for name in ("others", "own-x") * 2]
+    with grpc.secure_channel(audited.daemon.address, identities.credentials("train")) as channel:
+        answers = list(channel.stream_stream(f"/{method}")(iter(asked), timeout=30))
+    told = [service_pb2.ModelStreamInferResponse.FromString(answer) for answer in answers]
+    assert [one.infer_response.id in one.error_message for one in told] == [True] * 4
+    eventually(lambda: len(audited.of(method=method, role="train", **beyond)) == 2)
+    assert len(audited.of(method=method)) == 2
     with grpc.secure_channel(audited.daemon.address, identities.credentials()) as channel:
         call(channel, "penstock.v1.AdminService/GetServerInfo", "secret-king")
         call(channel, "grpc.health.v1.Health/Check", "secret-old")
@@ -174,6 +184,8 @@ def test_files_rotate_and_lose_nothing(start_daemon: StartDaemon, tmp_path: path
     assert len(files) > 10
     for file in files:
         assert file.stat().st_size <= 4096 and stat.S_IMODE(file.stat().st_mode) == 0o600
+    # A line is counted once it is written: the last one perhaps a moment after it was seen.
+    eventually(lambda: daemon.metrics().sum("penstock_audit_records_total", outcome="written") >= len(ids))
     assert daemon.metrics().sum("penstock_audit_records_total", outcome="written") == len(ids)
 
 

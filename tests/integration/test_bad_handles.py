@@ -42,6 +42,7 @@ def test_handles_that_are_not_there(daemon: Daemon, raw: Raw, pipeline: penstock
         return [
             lambda: calls.call("GetHandle", handle_pb2.GetHandleRequest(name=name)),
             lambda: calls.fetch(handle_pb2.FetchHandleRequest(name=name)),
+            lambda: calls.call("ShareHandle", handle_pb2.ShareHandleRequest(name=name, recipient="bob")),
             lambda: calls.call("Infer", infer(pipeline.name, source)),
             lambda: _first_error(calls.call("WaitHandles", handle_pb2.WaitHandlesRequest(names=[name])).handles),
             lambda: _first_error(calls.call("RenewHandles", handle_pb2.RenewHandlesRequest(names=[name])).handles),

@@ -106,7 +106,7 @@ def test_bytes_that_are_no_message(raw: Raw, pipeline: penstock.Pipeline) -> Non
 
 def test_an_unknown_method(raw: Raw) -> None:
     with pytest.raises(grpc.RpcError) as raised:
-        raw.bytes_call("/penstock.v1.WorkService/StreamWork", b"")
+        raw.bytes_call("/penstock.v1.WorkService/Predict", b"")
     assert raised.value.code() == Code.UNIMPLEMENTED
 
 

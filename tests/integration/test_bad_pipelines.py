@@ -113,7 +113,7 @@ def test_a_bad_specification(raw: Raw, case: str, validate_only: bool) -> None:
     )
 
 
-@pytest.mark.parametrize("identifier", ["", "A", "1a", "a-", "-a", "a_b", "a/b", "..", "a\n", "x" * 64, "x" * 60_000])
+@pytest.mark.parametrize("identifier", ["", "A", "1a", "a-", "-a", "_a", "a_", "a/b", "..", "a\n", "x" * 64, "x" * 60_000])
 def test_a_bad_identifier(raw: Raw, identifier: str) -> None:
     request = pipeline_pb2.CreatePipelineRequest(pipeline_id=identifier, spec=_spec(), request_id=request_id())
     refused(lambda: raw.call("CreatePipeline", request), INVALID, "NAME_INVALID", "pipeline_id")
@@ -176,7 +176,7 @@ def test_bad_checkpoints(raw: Raw, pipeline: penstock.Pipeline) -> None:
         request = state_pb2.DeleteCheckpointRequest(name=name, request_id=request_id())
         return raw.unary("StateService/DeleteCheckpoint", request, state_pb2.DeleteCheckpointResponse)
 
-    for identifier in ("..", "../../x", "/x", "a\0", "A", "x" * 64):
+    for identifier in ("..", "../../x", "/x", "a\0", "A", "a_", "x" * 64):
         refused(lambda identifier=identifier: save(identifier), INVALID, "NAME_INVALID")
         name = f"{pipeline.name}/checkpoints/{identifier}"
         refused(lambda name=name: restore(name), INVALID, "NAME_INVALID")

@@ -42,7 +42,7 @@ BAD_TENSORS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "negative bytes": ({"byte_size": -1}, "TENSOR_HEADER", "byte_size", "-1"),
     "fewer bytes than declared": ({"data": b"\0" * 255}, "TENSOR_HEADER", "data", "255"),
     "more bytes than declared": ({"data": b"\0" * 257}, "TENSOR_HEADER", "data", "257"),
-    "a name with dots": ({"header_name": "../../etc/passwd"}, "TENSOR_HEADER", "name", ""),
+    "a name beyond ASCII": ({"header_name": "\u00fc"}, "TENSOR_HEADER", "name", ""),
     "a name with a newline": ({"header_name": "input\nerror"}, "TENSOR_HEADER", "name", ""),
     "a name with NUL": ({"header_name": "input\0"}, "TENSOR_HEADER", "name", ""),
     "a name of 64 KiB": ({"header_name": "x" * 65536}, "TENSOR_HEADER", "name", ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import pathlib
@@ -161,7 +162,7 @@ def test_a_token_never_leaves_in_plaintext(identities: Identities) -> None:
                     connection, _ = server.accept()
                 except OSError:
                     return
-                with connection:
+                with connection, contextlib.suppress(OSError):
                     connection.settimeout(5)
                     heard.append(connection.recv(65536))
 
@@ -171,8 +172,9 @@ def test_a_token_never_leaves_in_plaintext(identities: Identities) -> None:
         done = run(address, f"--token-file={identities.folder}/admin.token", "status")
         server.shutdown(socket.SHUT_RDWR)
     thread.join()
-    assert done.returncode == 3 and heard
-    for first in heard:
+    spoken = [first for first in heard if first]  # a slow machine's attempt may end before it said a word
+    assert done.returncode == 3 and spoken
+    for first in spoken:
         assert first[:1] == b"\x16" and b"secret" not in first and b"PRI" not in first
 
 

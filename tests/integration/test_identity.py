@@ -10,10 +10,12 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import numpy as np
 import penstock
 import pytest
 from google.rpc import error_details_pb2, status_pb2
@@ -273,6 +275,95 @@ def test_an_admin_of_some_pipelines_sees_the_handles_there(tmp_path: pathlib.Pat
         release = handle_pb2.ReleaseHandlesRequest(names=[seen, unseen], owner="spiffe://penstock/train")
         answers = ask(daemon, identities, "infer", "ReleaseHandles", release, handle_pb2.ReleaseHandlesResponse).handles
         assert [answer.HasField("error") for answer in answers] == [False, True]
+
+
+def test_a_shared_handle_belongs_to_its_recipient_and_outlives_the_first(tls: Daemon, identities: Identities) -> None:
+    with client_of(tls, identities, "train") as trainer, client_of(tls, identities, "infer") as reader:
+        pipeline = create_mlp(trainer, "own-shared")
+        x = mlp_batch(0)[0]
+        wanted = pipeline.infer({"input": x})
+        (output,) = wanted
+        kept = pipeline.submit_infer({"input": x})
+        other = pipeline.put({"input": x})
+        theirs = kept.share("spiffe://penstock/infer", lease=60)
+        assert theirs != kept.name and theirs.startswith("pipelines/own-shared/handles/")
+        for name in (kept.name, other.name):
+            with pytest.raises(penstock.PenstockError) as hidden:
+                reader.handle(name)
+            assert hidden.value.reason == "HANDLE_NOT_FOUND"
+        with pytest.raises(penstock.PenstockError) as given:
+            trainer.handle(theirs)
+        assert given.value.reason == "HANDLE_NOT_FOUND"
+        shared = reader.handle(theirs)
+        listed = ask(
+            tls, identities, "infer", "ListHandles", handle_pb2.ListHandlesRequest(parent="pipelines/-"),
+            handle_pb2.ListHandlesResponse,
+        )  # fmt: skip
+        assert [(one.name, one.method) for one in listed.handles] == [(theirs, "ShareHandle")]
+        kept.release()
+        np.testing.assert_array_equal(shared.fetch()[output], wanted[output])
+        # It is an input as any other.
+        first = other.share("spiffe://penstock/infer")
+        other.release()
+        again = reader.pipeline("own-shared").infer({"input": reader.handle(first)})
+        np.testing.assert_array_equal(again[output], wanted[output])
+        with pytest.raises(penstock.PenstockError) as gone:
+            kept.share("spiffe://penstock/infer")
+        assert gone.value.reason == "HANDLE_RELEASED"
+        shared.release()
+        pipeline.delete(force=True)
+
+
+def test_who_may_get_a_handle(tls: Daemon, identities: Identities) -> None:
+    def share(role: str, name: str, recipient: str, request_id: str = "") -> handle_pb2.Handle:
+        request = handle_pb2.ShareHandleRequest(name=name, recipient=recipient, request_id=request_id)
+        answer: handle_pb2.Handle = ask(tls, identities, role, "ShareHandle", request, handle_pb2.Handle)
+        return answer
+
+    with client_of(tls, identities, "train") as trainer:
+        pipeline = create_mlp(trainer, "own-given")
+        mine = pipeline.put({"x": mlp_batch(0)[0]}).name
+        for role, recipient, reason in [
+            ("train", "nobody", "RECIPIENT_UNKNOWN"),
+            ("train", "spiffe://penstock/stranger", "RECIPIENT_UNKNOWN"),
+            ("train", "", "FIELD_INVALID"),
+            ("train", "a b", "FIELD_INVALID"),
+            ("infer", "spiffe://penstock/infer", "HANDLE_NOT_FOUND"),
+            ("viewer", "spiffe://penstock/viewer", "ROLE_MISSING"),
+        ]:
+            with pytest.raises(grpc.RpcError) as refused:
+                share(role, mine, recipient)
+            assert reason_of(refused.value) == reason, (role, recipient)
+            if role == "train":
+                assert refused.value.details().startswith("recipient: "), refused.value.details()
+        # A repeated call has one effect, also when the handle has ended meanwhile.
+        viewer, again = "spiffe://penstock/viewer", str(uuid.uuid4())
+        first = share("train", mine, viewer, again)
+        assert first.owner == viewer and share("train", mine, viewer, again).name == first.name
+        assert share("train", mine, viewer).name != first.name
+        with pytest.raises(grpc.RpcError) as reused:
+            share("train", mine, "spiffe://penstock/admin", again)
+        assert reason_of(reused.value) == "REQUEST_ID_REUSED"
+        with client_of(tls, identities, "viewer") as reader:
+            assert list(reader.handle(first.name).fetch()) == ["x"]
+            reader.handle(first.name).release()
+        ended = share("train", mine, viewer, again)
+        assert (ended.name, ended.state) == (first.name, handle_pb2.HANDLE_STATE_RELEASED)
+        pipeline.delete(force=True)
+
+
+def test_without_tls_everybody_may_get_a_handle(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    with penstock.Client(daemon.address, "ann") as ann, penstock.Client(daemon.address, "bob") as bob:
+        kept = create_mlp(ann, "given").put({"x": mlp_batch(0)[0]})
+        assert list(bob.handle(kept.share("bob")).fetch()) == ["x"]
+        graph = ann.pipeline("given").forward(mlp_batch(0)[0]).graph
+        request = handle_pb2.ShareHandleRequest(name=graph.name, recipient="bob")
+        with pytest.raises(penstock.PenstockError) as refused:
+            ann._connection.unary("HandleService/ShareHandle", request, handle_pb2.Handle)
+        assert refused.value.reason == "HANDLE_KIND"
+        with pytest.raises(ValueError, match="must be of a handle of values"):
+            ann.handle(graph.name)
 
 
 def error_reason(error: status_pb2.Status) -> str:

@@ -40,6 +40,33 @@ def test_training_goes_on_after_a_kill_without_a_checkpoint_of_the_caller(start_
     daemon.stop()
 
 
+def test_names_that_differ_in_an_underscore_alone_stay_apart(start_daemon: StartDaemon) -> None:
+    """In state, handles, checkpoints and metrics, before a restart and after it."""
+    daemon = start_daemon()
+    names = ["a-b_c", "a_b-c", "a_b_c"]
+    with penstock.Client(daemon.address) as client:
+        for steps, name in enumerate(names, 1):
+            pipeline = create_mlp(client, name)
+            for step in range(steps):
+                pipeline.train_step(*mlp_batch(step))
+            assert pipeline.save_checkpoint("end_1").name == f"pipelines/{name}/checkpoints/end_1"
+            assert pipeline.submit_infer(mlp_batch(0)[0]).wait(30).name.startswith(f"pipelines/{name}/handles/")
+        wanted = {name: state_of(client.pipeline(name)) for name in names}
+    daemon.kill()
+    daemon.start()
+    with penstock.Client(daemon.address) as client:
+        assert [pipeline.name for pipeline in client.list_pipelines()] == [f"pipelines/{name}" for name in sorted(names)]
+        metrics = daemon.metrics()
+        for steps, name in enumerate(names, 1):
+            pipeline = client.pipeline(name)
+            assert not differing(state_of(pipeline), wanted[name])
+            assert [(saved.step, saved.name) for saved in pipeline.list_checkpoints()] == [
+                (steps, f"pipelines/{name}/checkpoints/end_1")
+            ]
+            assert metrics.sum("penstock_step_number", pipeline=name) == steps
+    daemon.stop()
+
+
 def test_a_retry_after_a_restart_gets_the_first_answer_and_another_payload_is_refused(start_daemon: StartDaemon) -> None:
     daemon = start_daemon()
     again = request_id()

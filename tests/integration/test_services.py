@@ -12,9 +12,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from penstock.v1 import handle_pb2, pipeline_pb2, state_pb2, work_pb2
 
-from daemon_process import Daemon
+from daemon_process import Daemon, eventually
 from raw_calls import Raw, infer, refused, train
-from small_models import create_mlp, differing, mlp_batch, request_id, state_of
+from small_models import create_mlp, differing, fresh_name, mlp_batch, request_id, state_of
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 SERVICES = {
@@ -51,6 +51,28 @@ def test_watch_of_an_unknown_name(channel: grpc.Channel) -> None:
     watch.cancel()
 
 
+def test_the_log_level_says_which_lines_are_written(daemon: Daemon) -> None:
+    made = [fresh_name("told") for _ in range(3)]
+
+    def told(name: str) -> bool:
+        return f'pipeline created pipeline="{name}"' in daemon.log
+
+    with penstock.Client(daemon.address) as client:
+        assert client.set_log_level() == ("info", "info")
+        create_mlp(client, made[0])
+        try:
+            assert client.set_log_level("warning") == ("info", "warning")
+            assert client.set_log_level("warning") == ("warning", "warning")
+            create_mlp(client, made[1])
+        finally:
+            assert client.set_log_level("info") == ("warning", "info")
+        create_mlp(client, made[2])
+        eventually(lambda: told(made[2]))  # lines keep their order
+        assert [told(name) for name in made] == [True, False, True]
+        for name in made:
+            client.delete_pipeline(name)
+
+
 def test_reflection_lists_and_describes_every_service(channel: grpc.Channel) -> None:
     database = ProtoReflectionDescriptorDatabase(channel)
     assert set(database.get_services()) >= SERVICES
@@ -64,6 +86,7 @@ def test_reflection_lists_and_describes_every_service(channel: grpc.Channel) -> 
         "ForwardBackward",
         "OptimizerStep",
         "TrainStep",
+        "StreamWork",
     ]
     assert pool.FindServiceByName("inference.GRPCInferenceService").methods_by_name["ModelInfer"]
     assert pool.FindMessageTypeByName("penstock.v1.Outcome").fields_by_name["gradient_norm"]

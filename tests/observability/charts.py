@@ -137,7 +137,7 @@ STYLE = """
 body { width: 1160px; padding: 20px 20px 4px; }
 section { margin: 0 0 16px; }
 .several { display: grid; grid-template-columns: 1fr 1fr; gap: 6px 24px; }
-.several h3 { font-size: 13px; margin: 0 0 2px; color: var(--soft); }
+section h3 { font-size: 13px; margin: 0 0 2px; color: var(--soft); }
 .gantt { min-width: 0; }
 .gantt .end { text-anchor: end; } .gantt .middle { text-anchor: middle; }
 .gantt polyline { fill: none; stroke-width: 2; stroke-linejoin: round; }

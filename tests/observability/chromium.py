@@ -92,13 +92,15 @@ class Browser:
         message: dict[str, Any] = json.loads(text)
         return message
 
-    def open(self, url: str, *, scripts: bool = True, dark: bool = False, width: int = 1240) -> Page:
+    def open(
+        self, url: str, *, scripts: bool = True, dark: bool = False, width: int = 1240, height: int = 800
+    ) -> Page:
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         page.call("Emulation.setEmulatedMedia", features=scheme)
-        page.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+        page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         if not scripts:
             page.call("Emulation.setScriptExecutionDisabled", value=True)
         page.call("Page.enable")
@@ -133,11 +135,14 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **text)
 
-    def screenshot(self, path: pathlib.Path, selector: str = "body") -> None:
-        """All of an element, however long it is."""
+    def screenshot(self, path: pathlib.Path, *selectors: str) -> None:
+        """All of the first elements that match, and what is between them, however long it is."""
         box = self.evaluate(
-            f"(() => {{ const r = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
-            " return {x: r.x + scrollX, y: r.y + scrollY, width: r.width, height: r.height}; })()"
+            f"(() => {{ const all = {json.dumps(selectors or ['body'])}"
+            ".map(one => document.querySelector(one).getBoundingClientRect());"
+            " const x = Math.min(...all.map(r => r.left)), y = Math.min(...all.map(r => r.top));"
+            " return {x: x + scrollX, y: y + scrollY, width: Math.max(...all.map(r => r.right)) - x,"
+            " height: Math.max(...all.map(r => r.bottom)) - y}; })()"
         )
         image = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip={**box, "scale": 1})
         path.write_bytes(base64.b64decode(image["data"]))

@@ -46,6 +46,14 @@ def panel_expressions() -> list[Expression]:
     return [Expression(panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]]
 
 
+def substituted(expression: Expression, pipeline: str, window: str) -> str:
+    """A panel's expression with the values of the dashboard's variables: one pipeline, and all the rest."""
+    text = expression.text
+    for name, value in (("job", "penstock"), ("instance", ".*"), ("pipeline", pipeline), ("lane", ".*")):
+        text = text.replace(f"${name}", value)
+    return text.replace("$__rate_interval", window)
+
+
 def selectors(text: str) -> list[tuple[str, list[tuple[str, str, str]]]]:
     """Every metric that an expression names, with its matchers: label, operator, value."""
     return [

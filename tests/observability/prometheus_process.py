@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes one daemon each second and computes our rules."""
+"""A real Prometheus that scrapes daemons each second and computes our rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_SECONDS = 60.0
 class Prometheus:
     """Starts with `with`; ends with its end."""
 
-    def __init__(self, folder: pathlib.Path, target: str) -> None:
+    def __init__(self, folder: pathlib.Path, *targets: str) -> None:
         self._folder = folder
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
@@ -31,7 +31,7 @@ class Prometheus:
         configuration = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules.yaml", "alerts.yaml"],
-            "scrape_configs": [{"job_name": "penstock", "static_configs": [{"targets": [target]}]}],
+            "scrape_configs": [{"job_name": "penstock", "static_configs": [{"targets": targets}]}],
         }
         # JSON is YAML.
         (folder / "prometheus.yaml").write_text(json.dumps(configuration))

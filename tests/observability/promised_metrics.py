@@ -125,5 +125,13 @@ PROMISED = {
 
 # Exported beside them, and why.
 BEYOND: dict[str, str] = {
+    "penstock_group_ranks_expected": "against it the ranks that take part are too few, or not",
+    "penstock_group_generation": "a group that is formed again and again stands out",
+    "penstock_group_reformings_total": "how often work had to begin anew",
+    "penstock_group_refused_total": "why a rank that runs does not take part",
+    "penstock_peer_received_bytes_total": "what came from each other rank, by what carried it",
+    "penstock_peer_received_messages_total": "the same, by number",
+    "penstock_peer_dropped_messages_total": "strangers, and messages of a group that is over",
+    "penstock_inference_runs_total": "against the requests that started: how many ran as one",
     "penstock_trace_spans_total": "spans are sent in the background: only a count tells that some are lost",
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Draws docs/screenshots: a daemon that trains and infers, its status pages, what `penstock top` shows of it, and what the
-dashboard's expressions answer about it; light and dark.
+dashboard's expressions answer about it; light and dark. Pictures of several ranks: trace_screenshot.py, group_screenshot.py.
 
 Usage: screenshots.py PENSTOCKD PENSTOCK [FOLDER]     (in the tests' Python environment)
 
@@ -16,7 +16,6 @@ import os
 import pathlib
 import pty
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,6 +36,7 @@ import chromium  # noqa: E402
 import expressions  # noqa: E402
 import panels  # noqa: E402
 import penstock  # noqa: E402
+from camera import PACKAGES, Camera  # noqa: E402
 from daemon_process import Daemon  # noqa: E402
 from prometheus_process import Prometheus  # noqa: E402
 
@@ -151,10 +151,8 @@ class Dashboard:
 
     def series(self, title: str, step: float = 1.0, index: int = 0) -> list[tuple[dict[str, str], charts.Series]]:
         """Labels and points of each answer to one of a panel's expressions."""
-        text = self._panels[title]["targets"][index]["expr"]
-        for name, value in (("job", "penstock"), ("instance", ".*"), ("pipeline", "uneven"), ("lane", ".*")):
-            text = text.replace(f"${name}", value)
-        text = text.replace("$__rate_interval", f"{max(RATE_SECONDS, step):.0f}s")
+        expression = expressions.Expression(title, self._panels[title]["targets"][index]["expr"])
+        text = expressions.substituted(expression, "uneven", f"{max(RATE_SECONDS, step):.0f}s")
         answers = self._prometheus.query_range(text, self._begin + step, self._begin + SECONDS, step)
         return [
             (answer["metric"], [(float(at) - self._begin, float(v)) for at, v in answer["values"] if v != "NaN"])
@@ -268,30 +266,11 @@ pre { margin: 0; font: 14px/1.4 "DejaVu Sans Mono", monospace; }</style><body><p
 # --- All of it. ---
 
 
-class Camera:
-    def __init__(self, browser: chromium.Browser, folder: pathlib.Path) -> None:
-        self._browser, self._folder = browser, folder
-
-    def shoot(self, url: str, name: str, dark: bool = False) -> None:
-        page = self._browser.open(url, scripts=False, dark=dark)
-        path = self._folder / name
-        page.screenshot(path)
-        if shutil.which("pngquant"):
-            subprocess.run(["pngquant", "--force", "--output", path, path], check=True)
-        print(f"{name}: {path.stat().st_size >> 10} KiB", flush=True)
-
-    def shoot_text(self, text: str, name: str, dark: bool = False) -> None:
-        with tempfile.NamedTemporaryFile("w", suffix=".html") as file:
-            file.write(text)
-            file.flush()
-            self.shoot(f"file://{file.name}", name, dark)
-
-
 def main() -> None:
     command = sys.argv[2]
     folder = pathlib.Path(sys.argv[3]) if len(sys.argv) > 3 else ROOT / "docs/screenshots"
     if chromium.missing():
-        sys.exit(f"screenshots: {chromium.missing()} fonts-dejavu-core pngquant")
+        sys.exit(f"screenshots: {chromium.missing()} {PACKAGES}")
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))

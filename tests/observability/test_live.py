@@ -18,7 +18,7 @@ import pytest
 
 import expressions
 from daemon_process import Daemon
-from expressions import Expression
+from expressions import Expression, substituted
 from prometheus_process import Prometheus
 
 LOAD_SECONDS = 16.0
@@ -28,6 +28,7 @@ OUTSIDE = {"infer", "infer_wait", "checkpoint", "wait_client", "no_work", "pause
 # What may be empty here, and why.
 MAY_BE_EMPTY = {
     "Errors": "only methods with errors have a series, and nothing fails here",
+    "Bytes by link": "the daemon here is alone",
     "Time until the certificate ends": "the daemon here speaks plaintext",
 }
 
@@ -125,15 +126,9 @@ def work(pipeline: penstock.Pipeline, seconds: float) -> None:
 # --- Every expression. ---
 
 
-def substituted(text: str, window: str) -> str:
-    for name, value in (("job", "penstock"), ("instance", ".*"), ("pipeline", "uneven"), ("lane", ".*")):
-        text = text.replace(f"${name}", value)
-    return text.replace("$__rate_interval", window)
-
-
 @pytest.mark.parametrize("expression", expressions.panel_expressions(), ids=lambda e: e.where)
 def test_every_panel_shows_something(loaded: Loaded, expression: Expression) -> None:
-    samples = loaded.prometheus.query(substituted(expression.text, loaded.window), loaded.last)
+    samples = loaded.prometheus.query(substituted(expression, "uneven", loaded.window), loaded.last)
     if expression.where in MAY_BE_EMPTY:
         return
     assert samples, "no data"
@@ -185,8 +180,8 @@ def traced(loaded: Loaded) -> dict[int, dict[str, float]]:
 
 
 def panel(loaded: Loaded, title: str, **labels: str) -> float:
-    text = next(e.text for e in expressions.panel_expressions() if e.where == title)
-    for sample in loaded.prometheus.query(substituted(text, loaded.window), loaded.last):
+    expression = next(e for e in expressions.panel_expressions() if e.where == title)
+    for sample in loaded.prometheus.query(substituted(expression, "uneven", loaded.window), loaded.last):
         if labels.items() <= sample["metric"].items():
             return float(sample["value"][1])
     raise AssertionError(f"{title}: no sample with {labels}")

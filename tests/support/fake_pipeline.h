@@ -67,6 +67,25 @@ class FakePipelineControl {
     Set([&] { fail_next_ = std::move(status); });
   }
 
+  // Inference of rows with this value fails from now on.
+  void FailRowsOf(float value) {
+    Set([&] { failing_row_ = value; });
+  }
+  // Inference gives sums over all rows from now on.
+  void SumRows() {
+    Set([&] { sums_rows_ = true; });
+  }
+  // Inference subtracts the mean over all rows from now on.
+  void MixRows() {
+    Set([&] { mixes_rows_ = true; });
+  }
+  // Inference tells of each element only whether it is above 0 from now on.
+  void TellSigns() {
+    Set([&] { tells_signs_ = true; });
+  }
+  // Runs of inference: rows, and micro-batches if they were said.
+  std::vector<std::pair<int64_t, std::optional<int>>> inferences() const { return Get(inferences_); }
+
   // What health() returns from now on.
   void SetHealth(absl::Status health) {
     Set([&] { health_ = std::move(health); });
@@ -170,6 +189,11 @@ class FakePipelineControl {
   bool held_ = false;
   bool standing_ = false;
   bool inference_held_ = false;
+  std::optional<float> failing_row_;
+  bool sums_rows_ = false;
+  bool mixes_rows_ = false;
+  bool tells_signs_ = false;
+  std::vector<std::pair<int64_t, std::optional<int>>> inferences_;
   absl::Status health_;
   absl::Status fail_next_;
   std::string throw_in_;
@@ -247,12 +271,20 @@ class FakePipeline : public Pipeline {
     control_->Reach("infer");
     control_->MayThrow("InferAsync");
     const float weight = weight_;
-    auto run = [request, weight, step = step_.load(), done = std::move(done)] {
+    auto run = [control = control_, request, weight, step = step_.load(), done = std::move(done)] {
       if (request.cancel->cancelled()) {
         done(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the run was cancelled"));
         return;
       }
-      ForwardOutcome outcome{{{"y", at::mul(*request.inputs[0].value.any_tensor(), weight)}}, nullptr, step};
+      const at::Tensor& x = *request.inputs[0].value.any_tensor();
+      if (const auto failing = control->Get(control->failing_row_);
+          failing.has_value() && x.eq(*failing).any().item<bool>()) {
+        done(Error(absl::StatusCode::kInvalidArgument, "LAYER_FAILED", "a row fails"));
+        return;
+      }
+      at::Tensor y = control->Get(control->mixes_rows_) ? x.sub(x.mean()) : at::mul(x, weight);
+      if (control->Get(control->tells_signs_)) y = y.gt(0);
+      ForwardOutcome outcome{{{"y", control->Get(control->sums_rows_) ? y.sum(0, true) : y}}, nullptr, step};
       outcome.outputs.insert(outcome.outputs.end(), request.inputs.begin() + 1, request.inputs.end());
       done(std::move(outcome));
     };
@@ -261,6 +293,7 @@ class FakePipeline : public Pipeline {
       absl::MutexLock lock(&control_->mu_);
       control_->priorities_.push_back(request.priority);
       control_->turns_.push_back(request.turn);
+      control_->inferences_.push_back({request.inputs[0].value.any_tensor()->size(0), request.micro_batches});
       held = control_->inference_held_;
       if (held) control_->kept_.push_back(std::move(run));
     }

@@ -3,15 +3,17 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
+#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/rank_host_builder.h"
+#include "engine/exec/rank_transport.h"
 
 namespace penstock::testing {
 namespace {
 
 constexpr int64_t kSendTimeoutNanos = 60'000'000'000;
-constexpr EdgeCredit kCredit{.messages = 1000, .bytes = int64_t{1} << 30};
 
 }  // namespace
 
@@ -47,27 +49,48 @@ Pipeline::Options GroupInProcess::Options(Pipeline::Options options) {
 std::unique_ptr<Transport> GroupInProcess::TransportOf(Rank self, const Plan& plan, std::vector<DeviceStreams*> streams,
                                                        std::function<void(const MessageKey&)> on_arrival,
                                                        std::function<void(const absl::Status&)> on_failed) {
-  GroupTransport::Options options{.self = self, .streams = std::move(streams), .channel = {"pipeline", Epoch(built_)}};
-  for (const StagePlan& stage : plan.stages) options.rank_of_stage.push_back(stage.rank);
-  for (int rank = 0; rank < ranks(); ++rank) {
-    if (Rank(rank) != self) options.credits.emplace(Rank(rank), EdgeCredits{.send = kCredit, .receive = kCredit});
-  }
-  options.send_timeout_nanos = kSendTimeoutNanos;
-  options.on_arrival = std::move(on_arrival);
-  options.on_failed = [on_failed = std::move(on_failed)](Rank, const absl::Status& why) { on_failed(why); };
-  return std::make_unique<GroupTransport>(members_[self.value()].edges.get(), std::move(options));
+  return MakeRankTransport(members_[self.value()].edges.get(), {absl::StrCat(built_), Epoch()}, plan, self,
+                           std::move(streams), kSendTimeoutNanos, std::move(on_arrival), std::move(on_failed), credit_);
 }
 
-std::unique_ptr<Transport> GroupInProcess::MakeTransport(const Plan& plan, std::vector<DeviceStreams*> streams,
-                                                         std::function<void(const MessageKey&)> on_arrival,
-                                                         std::function<void(const absl::Status&)> on_failed) {
+class GroupInProcess::Ranks : public PipelineRanks {
+ public:
+  Ranks(GroupInProcess* group, Plan plan) : group_(group), plan_(std::move(plan)) {}
+
+  std::unique_ptr<Transport> MakeTransport(std::vector<DeviceStreams*> streams,
+                                           std::function<void(const MessageKey&)> on_arrival,
+                                           std::function<void(const absl::Status&)> on_failed) override {
+    return group_->TransportOf(Rank(0), plan_, std::move(streams), std::move(on_arrival), std::move(on_failed));
+  }
+  absl::StatusOr<std::map<Rank, std::unique_ptr<RankCommands>>> Build(const PipelineSpec& spec,
+                                                                      RankEvents* leader) override {
+    return group_->Build(spec, plan_, leader);
+  }
+
+ private:
+  GroupInProcess* const group_;
+  const Plan plan_;
+};
+
+absl::StatusOr<std::unique_ptr<PipelineRanks>> GroupInProcess::Open(const std::string&, const Plan& plan) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (missing_.has_value()) {
+      return Error(absl::StatusCode::kUnavailable, "GROUP_INCOMPLETE",
+                   absl::StrCat("rank ", missing_->value(), " is missing"));
+    }
+  }
   ++built_;
-  return TransportOf(Rank(0), plan, std::move(streams), std::move(on_arrival), std::move(on_failed));
+  return std::make_unique<Ranks>(this, plan);
 }
 
 absl::StatusOr<std::map<Rank, std::unique_ptr<RankCommands>>> GroupInProcess::Build(const PipelineSpec& spec,
                                                                                     const Plan& plan,
                                                                                     RankEvents* leader) {
+  {
+    absl::MutexLock lock(&mu_);
+    leader_ = leader;
+  }
   std::set<Rank> wanted;
   for (const StagePlan& stage : plan.stages) wanted.insert(stage.rank);
   wanted.erase(Rank(0));
@@ -88,6 +111,31 @@ absl::StatusOr<std::map<Rank, std::unique_ptr<RankCommands>>> GroupInProcess::Bu
     others.emplace(rank, std::move(made));
   }
   return others;
+}
+
+void GroupInProcess::LoseForPipeline(Rank rank) {
+  RankEvents* leader = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    leader = leader_;
+  }
+  leader->Lost(rank, Error(absl::StatusCode::kUnavailable, "RANK_LOST", absl::StrCat("rank ", rank.value(), " is lost"))
+                         .With("rank", absl::StrCat(rank.value())));
+}
+
+void GroupInProcess::Lose(Rank rank, bool missing_first) {
+  if (missing_first) {
+    absl::MutexLock lock(&mu_);
+    missing_ = rank;
+  }
+  LoseForPipeline(rank);
+  absl::MutexLock lock(&mu_);
+  missing_ = rank;  // last: it comes back when its loss has been told
+}
+
+void GroupInProcess::Complete() {
+  absl::MutexLock lock(&mu_);
+  missing_.reset();
 }
 
 }  // namespace penstock::testing

@@ -1,13 +1,18 @@
 // penstock bench
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/bench_calls.h"
+#include "client/cli/bench_model.h"
+#include "client/cli/bench_pipeline.h"
 #include "client/cli/bench_point.h"
 #include "client/cli/bench_report.h"
 #include "client/cli/command_table.h"
@@ -38,21 +43,55 @@ absl::StatusOr<std::vector<double>> ParseRange(const std::string& text, const st
   return levels;
 }
 
+// By address.
+using Servers = std::vector<std::pair<std::string, std::unique_ptr<BenchTarget>>>;
+
+absl::StatusOr<std::unique_ptr<BenchTarget>> ModelOf(PipelineClient* client, const BenchOptions& options,
+                                                     Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(const inference::ModelMetadataResponse model, client->ModelMetadata(options.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(inference::ModelInferRequest request, MakeModelRequest(model, options.input, session));
+  return std::make_unique<ModelTarget>(client, std::move(request));
+}
+
+absl::StatusOr<std::unique_ptr<BenchTarget>> PipelineOf(PipelineClient* client, const BenchOptions& options,
+                                                        Session& session) {
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
+  if (options.train) {
+    PENSTOCK_ASSIGN_OR_RETURN(v1::TrainStepRequest request, MakeTrainRequest(pipeline, options.input, session));
+    return std::make_unique<PipelineTarget>(client, &session, std::move(request));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(v1::InferRequest request, MakeInferRequest(pipeline, options.input, session));
+  return std::make_unique<PipelineTarget>(client, &session, std::move(request));
+}
+
+absl::StatusOr<Servers> MakeServers(const BenchOptions& options, Session& session) {
+  Servers servers;
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(
+      auto first, options.open_inference ? ModelOf(client, options, session) : PipelineOf(client, options, session));
+  servers.emplace_back(session.options().server, std::move(first));
+  if (!options.compare.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * other, session.ClientOf("--compare", options.compare));
+    PENSTOCK_ASSIGN_OR_RETURN(auto second, ModelOf(other, options, session));
+    servers.emplace_back(options.compare, std::move(second));
+  }
+  return servers;
+}
+
 absl::Status Bench(const BenchOptions& options, Session& session) {
   const bool open = !options.rate.empty();
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<double> levels, open ? ParseRange(options.rate, "--rate")
                                                                    : ParseRange(options.concurrency, "--concurrency"));
-  session.set_endless();
-  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
-  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
-  std::unique_ptr<BenchCalls> calls;
-  if (options.train) {
-    PENSTOCK_ASSIGN_OR_RETURN(v1::TrainStepRequest request, MakeTrainRequest(pipeline, options.input, session));
-    calls = std::make_unique<BenchCalls>(std::move(request));
-  } else {
-    PENSTOCK_ASSIGN_OR_RETURN(v1::InferRequest request, MakeInferRequest(pipeline, options.input, session));
-    calls = std::make_unique<BenchCalls>(std::move(request));
+  if (options.open_inference && options.train) return UsageError("--train", "--open-inference knows no training");
+  if (!options.open_inference && !options.compare.empty()) return UsageError("--compare", "needs --open-inference");
+  if (options.compare == session.options().server) {
+    return UsageError("--compare", "must be another server than --server, got " + options.compare);
   }
+  if (options.open_inference && options.stream)
+    return UsageError("--stream", "--open-inference has streams of its own");
+  session.set_endless();
+  if (options.stream) session.set_work_stream();
+  PENSTOCK_ASSIGN_OR_RETURN(Servers servers, MakeServers(options, session));
   std::vector<BenchPoint> points;
   double highest = 0;
   bool over = false;
@@ -60,13 +99,17 @@ absl::Status Bench(const BenchOptions& options, Session& session) {
     if (!open && (level != std::floor(level) || level > 1024)) {
       return UsageError("--concurrency", absl::StrCat("must be whole numbers up to 1024, got ", level));
     }
-    PENSTOCK_ASSIGN_OR_RETURN(BenchPoint point, RunBenchPoint(level, options, *calls, client, session));
-    const double latency = Percentile(point.result.measured.latencies, options.load.percentile) * 1e3;
-    over = options.threshold_ms > 0 && (latency > options.threshold_ms || point.result.measured.failures > 0);
-    if (!point.result.stable) session.set_unstable();
-    if (!over) highest = level;
-    points.push_back(std::move(point));
+    for (auto& [address, target] : servers) {
+      PENSTOCK_ASSIGN_OR_RETURN(BenchPoint point, RunBenchPoint(level, options, *target, session));
+      point.server = address;
+      const double latency = Percentile(point.result.measured.latencies, options.load.percentile) * 1e3;
+      over |= options.threshold_ms > 0 && (latency > options.threshold_ms || point.result.measured.failures > 0);
+      if (!point.result.stable) session.set_unstable();
+      points.push_back(std::move(point));
+    }
+    std::reverse(servers.begin(), servers.end());  // so that neither is always the first
     if (over) break;
+    highest = level;
   }
   Document document = BenchReport(points, options);
   if (options.threshold_ms > 0) {
@@ -89,7 +132,8 @@ void AddBenchCommand(CommandTable& table) {
                 "penstock bench gpt --concurrency 1:8\n"
                 "penstock bench gpt --rate 10:100:10 --poisson --latency-threshold 50\n"
                 "penstock bench gpt --train --concurrency 1:4 --rows 32\n"
-                "penstock bench mlp --concurrency 16 --input batch.safetensors -o json");
+                "penstock bench mlp --concurrency 16 --input batch.safetensors -o json\n"
+                "penstock bench mlp --open-inference --concurrency 32 --compare 127.0.0.1:8001");
   auto options = std::make_shared<BenchOptions>();
   LoadOptions& load = options->load;
   command->add_option("PIPELINE", options->pipeline, "Name of the pipeline")->required();
@@ -105,6 +149,13 @@ void AddBenchCommand(CommandTable& table) {
   command->add_flag(
       "--train", options->train,
       "Training steps instead of inference, with a learning rate of 0: weights stay, the step number rises");
+  command->add_flag("--stream", options->stream, "All calls on one stream of StreamWork instead of calls of their own");
+  command->add_flag("--open-inference", options->open_inference,
+                    "By the Open Inference Protocol, of this daemon or of another server");
+  command
+      ->add_option("--compare", options->compare,
+                   "With --open-inference: another server, in turns; it gets the same caller and credentials")
+      ->type_name("HOST:PORT");
   command
       ->add_option("--input", options->input.file,
                    "Tensors named as the pipeline's inputs (and its target), safetensors or .npz; unset: made up")

@@ -1,4 +1,4 @@
-// penstock handle put, fetch, wait, get, list, renew, release, cancel
+// penstock handle put, fetch, wait, get, list, renew, share, release, cancel
 
 #include <memory>
 
@@ -235,6 +235,28 @@ absl::Status Renew(const RenewOptions& options, Session& session) {
   return absl::OkStatus();
 }
 
+struct ShareOptions {
+  std::string name;
+  std::string recipient;
+  double lease_seconds = 0;
+};
+
+absl::Status Share(const ShareOptions& options, Session& session) {
+  v1::ShareHandleRequest request;
+  request.set_name(options.name);
+  request.set_recipient(options.recipient);
+  request.set_request_id(session.options().request_id);
+  if (options.lease_seconds > 0) *request.mutable_lease() = ToMessage(absl::Seconds(options.lease_seconds));
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Handle handle, client->ShareHandle(request));
+  Table table = OwnedHandleTable();
+  AddOwnedRow(handle, &table);
+  session.Print({MessageToJson(handle), {}, {handle.name()}, table.Text(false), table.Text(true)});
+  session.Say("shared; " + options.recipient + " can use it now: penstock handle fetch " + handle.name() +
+              " --to FILE");
+  return absl::OkStatus();
+}
+
 struct ReleaseOptions {
   Names names;
   std::string owner;
@@ -287,6 +309,19 @@ void AddTransfers(CommandTable& table, CLI::App* group) {
       ->check(NonNegative())
       ->type_name("SECONDS");
   table.Run(fetch, [fetch_options](Session& session) { return Fetch(*fetch_options, session); });
+}
+
+void AddShare(CommandTable& table, CLI::App* group) {
+  CLI::App* share = table.Add(group, "share", "Give another caller a handle of the same values",
+                              "penstock handle share HANDLE bob\n"
+                              "penstock handle share HANDLE spiffe://example.org/trainer --lease 600 -o name");
+  auto options = std::make_shared<ShareOptions>();
+  share->add_option("HANDLE", options->name, "Full name of the handle")->required();
+  share->add_option("RECIPIENT", options->recipient, "Name of the caller who gets one")->required();
+  share->add_option("--lease", options->lease_seconds, "How long the new handle lives without renewal")
+      ->check(Positive())
+      ->type_name("SECONDS");
+  table.Run(share, [options](Session& session) { return Share(*options, session); });
 }
 
 void AddListAndRelease(CommandTable& table, CLI::App* group) {
@@ -342,6 +377,7 @@ void AddHandleCommands(CommandTable& table) {
       ->type_name("SECONDS");
   table.Run(renew, [renew_options](Session& session) { return Renew(*renew_options, session); });
 
+  AddShare(table, group);
   AddListAndRelease(table, group);
 
   CLI::App* cancel =

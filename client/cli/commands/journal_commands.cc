@@ -20,14 +20,14 @@
 namespace penstock {
 namespace {
 
-struct ShowOptions {
+struct JournalShowOptions {
   std::string pipeline;
   std::string state_dir;
   int64_t limit = 50;
   bool oldest_first = false;
 };
 
-absl::StatusOr<std::vector<v1::JournalCall>> CallsOf(const ShowOptions& options, Session& session) {
+absl::StatusOr<std::vector<v1::JournalCall>> CallsOf(const JournalShowOptions& options, Session& session) {
   if (options.state_dir.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
     return client->ListJournalCalls(options.pipeline, !options.oldest_first, options.limit);
@@ -44,18 +44,18 @@ absl::StatusOr<std::vector<v1::JournalCall>> CallsOf(const ShowOptions& options,
   return calls;
 }
 
-absl::Status Show(const ShowOptions& options, Session& session) {
+absl::Status Show(const JournalShowOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::JournalCall> calls, CallsOf(options, session));
   session.Print(JournalCallDocument(calls));
   return absl::OkStatus();
 }
 
-struct VerifyOptions {
+struct JournalVerifyOptions {
   std::string pipeline;
   std::string state_dir;
 };
 
-absl::StatusOr<std::vector<VerifiedJournal>> VerifyFiles(const VerifyOptions& options, Session& session) {
+absl::StatusOr<std::vector<VerifiedJournal>> VerifyFiles(const JournalVerifyOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(const StateJournals state, StateJournals::Open(options.state_dir, session.clock()));
   std::vector<std::string> names = {ShortName(options.pipeline)};
   if (options.pipeline.empty()) {
@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<VerifiedJournal>> VerifyFiles(const VerifyOptions& op
   return verified;
 }
 
-absl::StatusOr<std::vector<VerifiedJournal>> VerifyServed(const VerifyOptions& options, Session& session) {
+absl::StatusOr<std::vector<VerifiedJournal>> VerifyServed(const JournalVerifyOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   std::vector<std::string> names = {PipelineName(options.pipeline)};
   if (options.pipeline.empty()) {
@@ -93,7 +93,7 @@ absl::StatusOr<std::vector<VerifiedJournal>> VerifyServed(const VerifyOptions& o
   return verified;
 }
 
-absl::Status Verify(const VerifyOptions& options, Session& session) {
+absl::Status Verify(const JournalVerifyOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<VerifiedJournal> verified,
                             options.state_dir.empty() ? VerifyServed(options, session) : VerifyFiles(options, session));
   session.Print(VerifiedDocument(verified));
@@ -162,7 +162,7 @@ void AddJournalCommands(CommandTable& table) {
   CLI::App* show = table.Add(group, "show", "List the calls of a pipeline's journal, the newest first",
                              "penstock journal show gpt --limit 10 -o wide\n"
                              "penstock journal show gpt --state-dir /var/lib/penstock");
-  auto shown = std::make_shared<ShowOptions>();
+  auto shown = std::make_shared<JournalShowOptions>();
   show->add_option("PIPELINE", shown->pipeline, "Name of the pipeline")->required();
   show->add_option("--limit", shown->limit, "Most calls that are listed")
       ->type_name("N")
@@ -175,7 +175,7 @@ void AddJournalCommands(CommandTable& table) {
   CLI::App* verify = table.Add(group, "verify", "Compare a journal, or all, with its checksums",
                                "penstock journal verify\n"
                                "penstock journal verify gpt --state-dir /var/lib/penstock");
-  auto verified = std::make_shared<VerifyOptions>();
+  auto verified = std::make_shared<JournalVerifyOptions>();
   verify->add_option("PIPELINE", verified->pipeline, "Name of the pipeline; unset: all");
   verify->add_option("--state-dir", verified->state_dir, kStateDir)->type_name("DIR");
   table.Run(verify, [verified](Session& session) { return Verify(*verified, session); });

@@ -58,7 +58,7 @@ struct WriteOptions {
 absl::Status Write(const WriteOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, ReadTensorFile(options.from, session));
   if (tensors.empty()) return UsageError("--from", "holds no tensors");
-  for (HostTensor& tensor : tensors) {  // a name on the wire has no slash
+  for (HostTensor& tensor : tensors) {  // an older daemon takes no slash in a name
     if (absl::StartsWith(tensor.name(), "optimizer/")) {
       tensor.set_name(absl::StrReplaceAll(tensor.name(), {{"/", "."}}));
     }

@@ -133,7 +133,7 @@ void AddPlan(CommandTable& table, CLI::App* group) {
                     "penstock " +
                     words + " --model gpt --kinds 1f1b,zb-h1 --micro-batch-counts 4,8,16 -o wide");
   auto options = std::make_shared<PlanOptions>();
-  command->add_option("NAME", options->name, "Name of the pipeline: letters, digits, '-'");
+  command->add_option("NAME", options->name, "Name of the pipeline: letters, digits, '_', '-'");
   command->add_option("--kinds", options->kinds, "Schedules to choose from")->delimiter(',')->type_name("KIND,KIND");
   command->add_option("--max-chunks", options->max_chunks, "Most stages on each device to try")->type_name("V");
   command->add_option("--micro-batch-counts", options->micro_batches, "Numbers of micro-batches to choose from")
@@ -158,7 +158,7 @@ void AddCreate(CommandTable& table, CLI::App* group) {
           "penstock " +
           words + " tuned --from-checkpoint gpt/step-200 --stages 4");
   auto options = std::make_shared<CreateOptions>();
-  command->add_option("NAME", options->name, "Name of the pipeline: letters, digits, '-'")->required();
+  command->add_option("NAME", options->name, "Name of the pipeline: letters, digits, '_', '-'")->required();
   command
       ->add_option(
           "--from-checkpoint", options->from_checkpoint,

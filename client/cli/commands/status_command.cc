@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/command_table.h"
 #include "client/cli/pipeline_text.h"
+#include "client/cli/rank_text.h"
 #include "client/lib/durations.h"
 #include "engine/base/clock.h"
 #include "engine/base/status_macros.h"
@@ -31,6 +32,7 @@ std::string ServerText(const v1::ServerInfo& info, absl::Duration age, bool wide
   }
   absl::StrAppend(&text, "Devices   ", absl::StrJoin(devices, ", "), "\n", "Handles   ", info.handles(), " live, ",
                   BytesText(static_cast<double>(info.handle_bytes())), "\n");
+  if (info.has_group()) absl::StrAppend(&text, "Group     ", GroupLine(info.group()), "\n");
   if (wide) {
     const auto join = [](const auto& words) { return absl::StrJoin(words, ", "); };
     absl::StrAppend(&text, "Models    ", join(info.models()), "\nLayers    ", join(info.layers()), "\nSchedules ",
@@ -38,6 +40,13 @@ std::string ServerText(const v1::ServerInfo& info, absl::Duration age, bool wide
                     join(info.losses()), "\n");
   }
   return text;
+}
+
+std::string GroupText(const v1::ServerInfo& info, absl::Time now, bool wide) {
+  if (!info.has_group()) return "";
+  const std::string links = LinksText({}, info.group(), 0);
+  return absl::StrCat("\n", RanksText(info.group(), static_cast<double>(absl::ToUnixMicros(now)) * 1e-6, wide),
+                      links.empty() ? "" : "\n", links);
 }
 
 std::string PipelinesText(const std::vector<PipelineView>& views, bool wide) {
@@ -82,10 +91,11 @@ absl::Status Status(Session& session) {
     document.names.push_back(pipeline.name());
     views.push_back(std::move(view));
   }
-  const absl::Duration age = session.clock()->WallNow() - FromMessage(info.start_time());
+  const absl::Time now = session.clock()->WallNow();
+  const absl::Duration age = now - FromMessage(info.start_time());
   document.lines = {document.json};
-  document.text = ServerText(info, age, false) + PipelinesText(views, false);
-  document.wide = ServerText(info, age, true) + PipelinesText(views, true);
+  document.text = ServerText(info, age, false) + GroupText(info, now, false) + PipelinesText(views, false);
+  document.wide = ServerText(info, age, true) + GroupText(info, now, true) + PipelinesText(views, true);
   session.Print(document);
   return absl::OkStatus();
 }
@@ -93,7 +103,7 @@ absl::Status Status(Session& session) {
 }  // namespace
 
 void AddStatusCommand(CommandTable& table) {
-  CLI::App* command = table.Add(table.root(), "status", "Show the daemon, its devices and its pipelines",
+  CLI::App* command = table.Add(table.root(), "status", "Show the daemon, its devices, its ranks and its pipelines",
                                 "penstock status\npenstock status -o wide\npenstock status -o json");
   table.Run(command, Status);
 }

@@ -9,8 +9,10 @@
 #include "absl/synchronization/mutex.h"
 #include "client/cli/command_table.h"
 #include "client/cli/lane_bars.h"
+#include "client/cli/message_json.h"
 #include "client/cli/number_checks.h"
 #include "client/cli/pipeline_text.h"
+#include "client/cli/rank_text.h"
 #include "client/cli/terminal.h"
 #include "client/lib/deadline.h"
 #include "engine/base/clock.h"
@@ -32,10 +34,16 @@ constexpr int kUsualBar = 48;
 constexpr int kMinBar = 8;
 constexpr int kMaxBar = 400;
 
-using Look = std::map<std::string, v1::PipelineStatistics>;  // by the pipeline's name
+struct Look {
+  std::map<std::string, v1::PipelineStatistics> pipelines;  // by name
+  v1::GroupInfo group;                                      // without ranks: the daemon is alone
+  absl::Time time;
+};
 
-absl::StatusOr<Look> LookAt(const TopOptions& options, PipelineClient& client) {
-  Look look;
+absl::StatusOr<Look> LookAt(const TopOptions& options, PipelineClient& client, Clock* clock) {
+  Look look{.time = clock->WallNow()};
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::ServerInfo info, client.GetServerInfo());
+  look.group = info.group();
   std::vector<std::string> names;
   if (options.pipeline.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Pipeline> pipelines, client.ListPipelines());
@@ -47,7 +55,7 @@ absl::StatusOr<Look> LookAt(const TopOptions& options, PipelineClient& client) {
     absl::StatusOr<v1::PipelineStatistics> statistics = client.Statistics(name);
     // One that is being made or deleted has none, unless it was asked for by name.
     if (!statistics.ok() && (!options.pipeline.empty() || client.cancelled())) return statistics.status();
-    if (statistics.ok()) look.emplace(name, *std::move(statistics));
+    if (statistics.ok()) look.pipelines.emplace(name, *std::move(statistics));
   }
   return look;
 }
@@ -90,19 +98,29 @@ void AddPipeline(const std::string& name, const v1::PipelineStatistics& before, 
   document->names.push_back(name);
 }
 
+void AddGroup(const Look& before, const Look& after, Document* document) {
+  if (after.group.ranks().empty()) return;
+  document->json["group"] = MessageToJson(after.group);
+  const std::string links = LinksText(before.group, after.group, absl::ToDoubleSeconds(after.time - before.time));
+  absl::StrAppend(&document->text, "\n", GroupLine(after.group), "\n",
+                  RanksText(after.group, static_cast<double>(absl::ToUnixMicros(after.time)) * 1e-6, false),
+                  links.empty() ? "" : "\n", links);
+}
+
 Document Show(const Look& before, const Look& after, const TopOptions& options, bool colours) {
   Document document;
   document.json = {{"pipelines", Json::array()}};
   std::vector<LaneShares> all;
   document.text = absl::StrFormat("%-14s%-*s%9s %7s %10s  %s\n", "PIPELINE", options.columns, "", "BUSY", "BUBBLE",
                                   "ACTIVATION", "STATE");
-  for (const auto& [name, statistics] : after) {
-    const auto old = before.find(name);
-    AddPipeline(name, old == before.end() ? v1::PipelineStatistics() : old->second, statistics, options, colours,
-                &document, &all);
+  for (const auto& [name, statistics] : after.pipelines) {
+    const auto old = before.pipelines.find(name);
+    AddPipeline(name, old == before.pipelines.end() ? v1::PipelineStatistics() : old->second, statistics, options,
+                colours, &document, &all);
   }
-  if (after.empty()) document.text += "no pipelines; next: penstock pipeline create NAME --model gpt\n";
+  if (after.pipelines.empty()) document.text += "no pipelines; next: penstock pipeline create NAME --model gpt\n";
   absl::StrAppend(&document.text, LaneLegend(all, colours), "\n");
+  AddGroup(before, after, &document);
   document.lines = {document.json};
   return document;
 }
@@ -113,7 +131,7 @@ absl::Status Top(const TopOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   const bool live = session.out_has_colours() && (session.options().output == OutputFormat::kTable ||
                                                   session.options().output == OutputFormat::kWide);
-  PENSTOCK_ASSIGN_OR_RETURN(Look before, LookAt(options, *client));
+  PENSTOCK_ASSIGN_OR_RETURN(Look before, LookAt(options, *client, session.clock()));
   const std::unique_ptr<Terminal> terminal = live ? session.OpenTerminal() : nullptr;
   Clock* clock = session.clock();
   const bool never = false;
@@ -127,7 +145,7 @@ absl::Status Top(const TopOptions& options, Session& session) {
       clock->AwaitUntil(&mutex, absl::Condition(&never), std::min(next, clock->NowNanos() + 100'000'000));
     }
     if (session.cancelled()) return absl::OkStatus();
-    absl::StatusOr<Look> after = LookAt(options, *client);
+    absl::StatusOr<Look> after = LookAt(options, *client, clock);
     if (session.cancelled()) return absl::OkStatus();
     PENSTOCK_RETURN_IF_ERROR(after.status());
     const int columns = terminal != nullptr ? terminal->Columns() : 0;  // at each look: it may have changed
@@ -148,7 +166,7 @@ absl::Status Top(const TopOptions& options, Session& session) {
 
 void AddTopCommand(CommandTable& table) {
   CLI::App* command =
-      table.Add(table.root(), "top", "Show what the lanes are doing, again and again",
+      table.Add(table.root(), "top", "Show what the lanes and the links of ranks are doing, again and again",
                 "penstock top    # q ends it\npenstock top gpt --interval 0.5\npenstock top --looks 1 -o json");
   auto options = std::make_shared<TopOptions>();
   command->add_option("PIPELINE", options->pipeline, "Only this pipeline");

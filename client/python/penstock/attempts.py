@@ -21,7 +21,8 @@ from penstock.endpoint import Endpoint
 from penstock.errors import PenstockError
 from penstock.flow import Flow, Upload, requests_of
 from penstock.releases import Releases
-from penstock.v1 import handle_pb2
+from penstock.streamed import StreamedCalls
+from penstock.v1 import handle_pb2, work_pb2
 
 Answer = TypeVar("Answer", bound=Message)
 Result = TypeVar("Result")
@@ -39,14 +40,18 @@ class Attempts(Endpoint):
         retry_for: float,
         traceparent: Traceparent = None,
         files: CredentialFiles = CredentialFiles(),
+        work_stream: bool = False,
     ) -> None:
         super().__init__(grpc, address, caller, timeout, retry_for, traceparent, files)
         self._releases = Releases(self._send_releases)
+        self._streamed = StreamedCalls(self._open_work_stream, self.address) if work_stream else None
 
     def close(self) -> None:
         """Ends all calls that are under way. Work that the daemon has accepted goes on."""
         self._releases.finish()
         self.closed = True
+        if self._streamed is not None:
+            self._streamed.close()
         self._channels.data.close()
         self._channels.control.close()
 
@@ -56,6 +61,9 @@ class Attempts(Endpoint):
 
     def call(self, method: str, request: Message, answer: type[Answer], whole: Deadline, limit: float) -> Answer:
         """One request and one answer, in what is left of ``whole``, at most ``limit`` seconds."""
+        if self._streamed is not None and method.startswith("WorkService/"):
+            streamed: Answer = self._streamed.call(method, request, whole, limit)
+            return streamed
         call = self._callable("unary_unary", method, answer)
         under_way = call.future(request, timeout=grpc_seconds(min(whole.left(), limit)), metadata=self._metadata())
         with whole.cancels(under_way.cancel):
@@ -99,6 +107,10 @@ class Attempts(Endpoint):
         finally:
             flow.end()
         raise PenstockError(grpc.StatusCode.UNAVAILABLE, "", "the upload's stream ended without an answer")
+
+    def _open_work_stream(self, requests: Iterator[Message]) -> Any:
+        call = self._callable("stream_stream", "WorkService/StreamWork", work_pb2.StreamWorkResponse)
+        return call(requests, metadata=self._metadata())
 
     def _send_releases(self, request: handle_pb2.ReleaseHandlesRequest) -> Any:
         call = self._callable(

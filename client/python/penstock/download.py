@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -15,16 +16,25 @@ from penstock.v1 import handle_pb2, tensor_pb2
 
 class Download:
     """The results of a handle on their way here, one after the other, tensors resumed by offset. Does no input or output
-    itself."""
+    itself.
 
-    def __init__(self, handle: handle_pb2.Handle) -> None:
+    Args:
+        wanted: names of results; empty: all. The tensors inside of a value come with it.
+
+    Raises:
+        ValueError: a name is no result of the handle.
+    """
+
+    def __init__(self, handle: handle_pb2.Handle, wanted: Sequence[str] = ()) -> None:
         self._name = handle.name
-        self._headers = list(handle.tensors)
-        self._arrays = [tensors.empty(header) for header in self._headers]
-        tensors.shown(dict(zip((header.name for header in self._headers), self._arrays)))
-        self._done = [0] * len(self._headers)
+        self._headers: list[tensor_pb2.TensorHeader] = []
+        self._arrays: list[tensors.Array] = []
+        self._done: list[int] = []
+        self._unasked = {header.name: header for header in handle.tensors}
+        values.check_wanted(wanted, [*self._unasked, *handle.values])
+        self._ask_for([name for name in self._unasked if not wanted or name in wanted])
         self._current = 0
-        self._missing = list(handle.values)
+        self._missing = [name for name in handle.values if not wanted or name in wanted]
         self._values: list[tensor_pb2.NamedValue] = []
         self._ended = False  # the value that was asked for is here
 
@@ -56,6 +66,8 @@ class Download:
             if answer.HasField("value") and answer.value.name in self._missing:
                 self._missing.remove(answer.value.name)
                 self._values.append(answer.value)
+                inside = values.tensors_in(answer.value.value)
+                self._ask_for([name for name in self._unasked if name in inside])
                 self._ended = True
             return
         chunk, data = answer, answer.data
@@ -81,6 +93,14 @@ class Download:
         done = self._done[self._current]
         if done < self._headers[self._current].byte_size:
             raise _damaged("CHUNK_SIZE", f"{self._name}: the stream ended at {done}")
+
+    def _ask_for(self, names: Sequence[str]) -> None:
+        headers = [self._unasked.pop(name) for name in names]
+        arrays = [tensors.empty(header) for header in headers]
+        tensors.shown(dict(zip((header.name for header in headers), arrays)))
+        self._headers += headers
+        self._arrays += arrays
+        self._done += [0] * len(headers)
 
     def results(self) -> dict[str, Any]:
         arrays = {header.name: array for header, array in zip(self._headers, self._arrays)}

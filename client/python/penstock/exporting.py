@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import os
 import pathlib
 import re
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 _TRAINING_GRAPH = "penstock_training.json"  # beside the evaluation's graph, which torch.export.save writes itself
+_NAMES = "penstock_names.json"
 
 
 class ExportError(RuntimeError):
@@ -53,6 +55,8 @@ def export(
     *,
     fixed: Mapping[str, Any] | None = None,
     outputs: Sequence[str | int] | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
     dynamic_batch: bool = True,
     max_batch: int = 4096,
     dynamic_shapes: Any = None,
@@ -78,6 +82,9 @@ def export(
         fixed: further arguments of ``forward`` with fixed values, such as ``{"use_cache": False}``.
         outputs: which outputs the file gives: names, or positions; ``None``: all. Caches and other things that are no
             tensors must be left out.
+        input_names, output_names: what clients call inputs and outputs, in the order of the example's tensors and of
+            ``outputs``: 1 to 128 printable ASCII characters each, none twice. ``None``: as ``forward`` calls its
+            arguments and the keys of what it gives, in the same letters; ``output0`` and so on for a tuple.
         dynamic_batch: dimension 0 of every input is the batch and may have any size; ``False``: that of the example.
         max_batch: the largest batch, of a micro-batch as of a whole one.
         dynamic_shapes: instead of ``dynamic_batch``: as ``torch.export.export`` wants it, for further dimensions.
@@ -112,7 +119,12 @@ def export(
                 raise ExportError(f"{type(model).__name__}, in {mode} mode: {_plain_words(str(problem))}") from problem
             _forget_machine(programs[mode])
     _check_outputs(programs)
-    return _write(programs, pathlib.Path(path))
+    main = programs.get("evaluation", programs.get("training"))
+    names = {
+        "inputs": _chosen("input_names", input_names, _input_names(main)),
+        "outputs": _chosen("output_names", output_names, _output_names(main)),
+    }
+    return _write(programs, names, pathlib.Path(path))
 
 
 def _torch() -> Any:
@@ -237,14 +249,49 @@ def _check_outputs(programs: Mapping[str, Any]) -> None:
                 raise ExportError("the model holds quantized or sparse tensors, which the daemon does not run")
 
 
-def _write(programs: Mapping[str, Any], path: pathlib.Path) -> Exported:
+def _leaves(spec: Any, path: str, position_name: str) -> list[str]:
+    """What the model's own code calls the leaves of a tree: keys of dictionaries, positions of others."""
+    if spec.is_leaf():
+        return [path]
+    keys = spec.context if spec.type is dict else [f"{'' if path else position_name}{i}" for i in range(spec.num_children)]
+    return [
+        name
+        for key, child in zip(keys, spec.children())
+        for name in _leaves(child, f"{path}.{key}" if path else str(key), position_name)
+    ]
+
+
+def _input_names(program: Any) -> list[str]:
+    """Of the tensors among forward's arguments, which were all given by name; torch.export's own are in lower case."""
+    named = _leaves(program.call_spec.in_spec.child(1), "", "input")
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    return [name for name, spec in zip(named, specs) if type(spec.arg).__name__ == "TensorArgument"]
+
+
+def _output_names(program: Any) -> list[str]:
+    return [name or "output" for name in _leaves(program.call_spec.out_spec, "", "output")]
+
+
+def _chosen(argument: str, names: Sequence[str] | None, own: Sequence[str]) -> list[str]:
+    if names is not None and (isinstance(names, str) or len(names) != len(own)):
+        raise ExportError(f"{argument}: must name each of {list(own)}, got {names!r}")
+    chosen = list(own if names is None else names)
+    for i, name in enumerate(chosen):
+        if not isinstance(name, str) or not re.fullmatch(r"[ -~]{1,128}", name):
+            raise ExportError(f"{argument}[{i}]: must be 1 to 128 printable ASCII characters, got {name!r}")
+        if name in chosen[:i]:
+            raise ExportError(f"{argument}[{i}]: must not repeat, got {name!r}")
+    return chosen
+
+
+def _write(programs: Mapping[str, Any], names: Mapping[str, list[str]], path: pathlib.Path) -> Exported:
     """Both graphs over the evaluation's weights; first under another name."""
     torch = _torch()
     from torch._export.serde.serialize import serialize
 
     main = programs.get("evaluation", programs.get("training"))
     assert main is not None
-    extra = {}
+    extra = {_NAMES: json.dumps(names)}
     if len(programs) == 2:
         extra[_TRAINING_GRAPH] = serialize(programs["training"]).exported_program.decode()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -258,14 +305,11 @@ def _write(programs: Mapping[str, Any], path: pathlib.Path) -> Exported:
         calls = [node for node in program.graph.nodes if node.op == "call_function"]
         nodes[mode] = len(calls)
         operators.update(str(node.target) for node in calls)
-    signature = main.graph_signature
-    given = main.call_spec.out_spec
-    names = given.context if given.type is dict else signature.user_outputs
     return Exported(
         path=path,
         byte_size=path.stat().st_size,
-        inputs=tuple(str(name) for name in signature.user_inputs),
-        outputs=tuple(str(name) for name in names),
+        inputs=tuple(names["inputs"]),
+        outputs=tuple(names["outputs"]),
         nodes=nodes,
         operators=dict(operators.most_common()),
         parameters=sum(parameter.numel() for parameter in main.parameters() if parameter.requires_grad),

@@ -23,7 +23,7 @@ class PipelineFacts:
 
     @property
     def state(self) -> str:
-        """``CREATING``, ``READY``, ``DRAINING``, ``DELETING`` or ``FAILED`` (PIPELINE_BROKEN), as last seen."""
+        """``CREATING``, ``READY``, ``REFORMING``, ``DRAINING``, ``DELETING`` or ``FAILED`` (PIPELINE_BROKEN)."""
         return pipeline_pb2.PipelineState.Name(self.message.state).replace("PIPELINE_STATE_", "")
 
     @property

@@ -55,4 +55,8 @@ class SpecArguments(TypedDict, total=False):
     bubble_filling: bool | None
     inference_share: float | None
     inference_max_wait: float | None
+    dynamic_batching: bool
+    batch_rows: int | None
+    batch_micro_batch_rows: int | None
+    batch_delay: float | None
     planning_seconds: float | None

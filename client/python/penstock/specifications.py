@@ -300,6 +300,10 @@ def pipeline_spec(
     bubble_filling: bool | None = None,
     inference_share: float | None = None,
     inference_max_wait: float | None = None,
+    dynamic_batching: bool = False,
+    batch_rows: int | None = None,
+    batch_micro_batch_rows: int | None = None,
+    batch_delay: float | None = None,
     planning_seconds: float | None = None,
 ) -> pipeline_pb2.PipelineSpec:
     """A specification; the arguments are those of :meth:`Client.create_pipeline`. A model of ``None`` leaves it open, for
@@ -316,6 +320,9 @@ def pipeline_spec(
     what.tuple_as_one_argument = tuple_as_one_argument
     what.dtype = dtype
     what.autocast = autocast
+    batching = pipeline_pb2.DynamicBatching(
+        max_rows=batch_rows, micro_batch_rows=batch_micro_batch_rows, max_delay_seconds=batch_delay
+    )
     rate = rate_spec(learning_rate_schedule, warmup_steps, total_steps, final_ratio, step_size, gamma, power)
     return pipeline_pb2.PipelineSpec(
         model=what,
@@ -354,4 +361,5 @@ def pipeline_spec(
             max_wait_seconds=inference_max_wait,
         ),
         planning_seconds=planning_seconds,
+        dynamic_batching=batching if dynamic_batching or batching.ListFields() else None,
     )

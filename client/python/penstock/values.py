@@ -95,18 +95,26 @@ def results(arrays: Mapping[str, Array], values: Iterable[tensor_pb2.NamedValue]
     inside: set[str] = set()
     decoded = {}
     for named in values:
-        _add_tensors(named.value, inside)
+        inside |= tensors_in(named.value)
         decoded[named.name] = decode(named.value, arrays)
     return {name: array for name, array in arrays.items() if name not in inside} | decoded
 
 
-def _add_tensors(value: tensor_pb2.Value, names: set[str]) -> None:
+def tensors_in(value: tensor_pb2.Value) -> set[str]:
+    """The names of the tensors that a value has in it."""
     kind = value.WhichOneof("kind")
     if kind == "handle":
-        names.add(value.handle.tensor)
-    elif kind in ("list", "tuple"):
-        for item in getattr(value, kind).items:
-            _add_tensors(item, names)
-    elif kind == "dict":
-        for entry in value.dict.entries:
-            _add_tensors(entry.value, names)
+        return {value.handle.tensor}
+    if kind in ("list", "tuple"):
+        return set().union(*(tensors_in(item) for item in getattr(value, kind).items))
+    if kind == "dict":
+        return set().union(*(tensors_in(entry.value) for entry in value.dict.entries))
+    return set()
+
+
+def check_wanted(wanted: Iterable[str], known: Iterable[str]) -> None:
+    """Raises ValueError if a name is not among those of a handle's results."""
+    names = list(known)
+    for name in wanted:
+        if name not in names:
+            raise ValueError(f"outputs: the results are {', '.join(names)}, got {name!r}")

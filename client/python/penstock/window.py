@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.results import OutcomeFacts
 
-MOST_AHEAD = 31  # the daemon takes 64 calls of a caller at once; half of them are left to others
+MOST_AHEAD = 31  # of the 256 calls that the daemon takes of a caller at once; most are left to others
 
 
 class Window:

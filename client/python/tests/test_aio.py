@@ -112,7 +112,13 @@ def test_handles(daemon: FakeDaemon) -> None:
         with pytest.raises(penstock.PenstockError, match="HANDLE_RELEASED"):
             await second.refresh()
         await first.renew(5)
+        shared = await client.handle(await first.share("bob"))
         await pipeline.release([first])
+        assert np.array_equal((await shared.fetch())["output"], 2 * ROWS)
+        assert await client.set_log_level("debug") == ("info", "debug")
+        assert await client.set_log_level() == ("debug", "debug")
+        with pytest.raises(ValueError, match="level: must be one of"):
+            await client.set_log_level("loud")
         daemon.settle_after = 10**6
         pending = await pipeline.submit_infer(ROWS)
         with pytest.raises(TimeoutError):

@@ -53,6 +53,27 @@ def test_the_life_of_a_handle(pipeline: penstock.Pipeline, daemon: FakeDaemon) -
         assert raised.value.reason == "HANDLE_RELEASED"
 
 
+def test_a_handle_is_shared_once_it_is_ready(
+    client: penstock.Client, pipeline: penstock.Pipeline, daemon: FakeDaemon
+) -> None:
+    daemon.settle_after = 2
+    handle = pipeline.submit_infer(ROWS)
+    name = handle.share("bob", lease=30)
+    (request,) = daemon.requests["ShareHandle"]
+    assert (request.name, request.recipient, request.lease.seconds) == (handle.name, "bob", 30)
+    assert len(request.request_id) == 36
+    assert name != handle.name
+    handle.release()
+    shared = client.handle(name)
+    np.testing.assert_array_equal(shared.fetch()["output"], 2 * ROWS)
+    with pytest.raises(penstock.PenstockError) as gone:
+        client.handle(handle.name)
+    assert gone.value.reason == "HANDLE_RELEASED"
+    outcome = pipeline.submit_train_step(ROWS, ROWS)
+    with pytest.raises(ValueError, match="must be of a handle of values"):
+        client.handle(outcome.name)
+
+
 def test_what_is_ready_failed_or_cancelled_has_settled() -> None:
     def settled(state: int) -> bool:
         return results.Remote(handle_pb2.Result(handle=handle_pb2.Handle(state=state))).settled

@@ -35,6 +35,8 @@ def test_a_specification_carries_every_argument(client: penstock.Client, daemon:
         seed=2**63,
         bubble_filling=False,
         inference_share=0.05,
+        batch_rows=32,
+        batch_delay=0.5,
     )
     request = daemon.requests["CreatePipeline"][0]
     spec = request.spec
@@ -60,6 +62,13 @@ def test_a_specification_carries_every_argument(client: penstock.Client, daemon:
     assert spec.bubble_filling.mode == pipeline_pb2.BUBBLE_FILLING_OFF
     assert spec.bubble_filling.inference_share == 0.05
     assert not spec.bubble_filling.HasField("max_wait_seconds")
+    assert (spec.dynamic_batching.max_rows, spec.dynamic_batching.max_delay_seconds) == (32, 0.5)
+    assert not spec.dynamic_batching.HasField("micro_batch_rows")
+
+
+def test_batching_is_on_where_something_asks_for_it() -> None:
+    assert not penstock.pipeline_spec().HasField("dynamic_batching")
+    assert penstock.pipeline_spec(dynamic_batching=True).HasField("dynamic_batching")
 
 
 def test_a_cut_that_is_given_says_how_many_stages_there_are() -> None:

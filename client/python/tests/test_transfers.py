@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import numpy as np
 import penstock
@@ -39,6 +41,36 @@ def test_a_fetch_that_breaks_around_the_last_value_goes_on(
         assert np.array_equal(fetched["rows"], rows)
     asked = [request.tensor for request in daemon.requests["FetchHandle"]]
     assert asked == ["count"] * (2 - breaks_after) + ["rows"] * (rows is not None)
+
+
+def test_some_results_are_fetched_and_the_others_stay(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    arrays = {"token": np.arange(2), "cache": np.ones((2, 3), np.float32), "state.0": np.arange(3)}
+    state = tensor_pb2.NamedValue(name="state")
+    state.value.list.items.add().handle.tensor = "state.0"
+    count = tensor_pb2.NamedValue(name="count", value=tensor_pb2.Value(int_value=3))
+    made = daemon.new_handle(handle_pb2.HANDLE_KIND_VALUE, arrays, [count, state])
+    handle = penstock.ValueHandle(pipeline._connection, handle_pb2.Result(handle=made))
+
+    def asked(outputs: list[str] | str) -> tuple[dict[str, Any], list[str]]:
+        daemon.requests["FetchHandle"].clear()
+        fetched = handle.fetch(10, outputs)
+        return fetched, [request.tensor for request in daemon.requests["FetchHandle"]]
+
+    fetched, requests = asked("token")
+    assert list(fetched) == ["token"] and requests == ["token"] and np.array_equal(fetched["token"], arrays["token"])
+    fetched, requests = asked(["state"])
+    assert list(fetched) == ["state"] and requests == ["state", "state.0"], "the tensors inside of a value come with it"
+    assert np.array_equal(fetched["state"][0], arrays["state.0"])
+    assert set(asked([])[0]) == {"token", "cache", "count", "state"}
+    with pytest.raises(ValueError, match="outputs: the results are token, cache, state.0, count, state, got 'logits'"):
+        asked(["token", "logits"])
+
+
+def test_of_results_that_came_with_the_answer_some_are_given(pipeline: penstock.Pipeline) -> None:
+    outputs, _ = pipeline.forward(np.ones((2, 4), np.float32))
+    assert list(outputs.fetch(outputs=["output"])) == ["output"]
+    with pytest.raises(ValueError, match="outputs: the results are output, got 'token'"):
+        outputs.fetch(outputs=["token"])
 
 
 def test_what_a_wait_left_out_is_asked_for(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:

@@ -4,7 +4,7 @@ Usage: unasync.py [--check]
 
 Takes `async` and `await` out of the code, turns `penstock.aio` into `penstock` and names of asyncio's protocols into
 those without. What can't be the same in both lies in pairs of modules with one interface, written by hand: `attempts`,
-`settling`, `showing`, `off_loop`, `pipelines`. With --check it writes nothing and fails if a file differs from what
+`settling`, `showing`, `off_loop`, `pipelines`, `streamed`. With --check it writes nothing and fails if a file differs from what
 would be written.
 """
 

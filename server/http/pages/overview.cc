@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "engine/observe/process_statistics.h"
@@ -111,6 +112,7 @@ Document StatusPage(const StatusSources& sources) {
   daemon.Fact("admin_address", "status pages", facts.admin_address);
   daemon.Fact("epoch", "epoch", Count(static_cast<double>(facts.epoch)));
   page.sections.push_back(std::move(daemon));
+  AddRanks(sources, &page);
 
   Section process{.id = "process", .title = "Process"};
   process.Fact("uptime_seconds", "up", Seconds(AgeOf(*sources.registry, facts.start_unix_seconds)));
@@ -132,13 +134,18 @@ Document StatusPage(const StatusSources& sources) {
 
   Section lanes{.id = "lanes", .title = "Lanes"};
   lanes.empty = "no pipeline, no lanes";
-  lanes.columns = {
-      {"pipeline", "pipeline"}, {"lane", "lane"}, {"device", "device"}, {"state", "state"}, {"state_seconds", "since"}};
+  lanes.columns = {{"pipeline", "pipeline"}, {"lane", "lane"},   {"device", "device"},
+                   {"layers", "layers"},     {"state", "state"}, {"state_seconds", "since"}};
+  std::optional<int> follows;
+  if (sources.follower != nullptr) follows = sources.follower().rank;
   const int64_t now = sources.registry->clock()->NowNanos();
   for (const auto& pipeline : sources.registry->Snapshot()) {
     for (int i = 0; i < pipeline->lane_count(); ++i) {
+      const LaneDescription& lane = pipeline->lane(i).description;
+      // Of another one's lanes only the leader is told.
+      if (follows.has_value() && lane.rank != Rank(*follows)) continue;
       const StateTimes times = pipeline->lane(i).state.Snapshot(now);
-      lanes.rows.push_back({PipelineLink(pipeline->name()), Count(i), pipeline->lane(i).description.device,
+      lanes.rows.push_back({PipelineLink(pipeline->name()), Count(i), lane.device, lane.layers,
                             StateCell(NameOf(times.state)),
                             Seconds(static_cast<double>(times.at_nanos - times.since_nanos) * 1e-9)});
     }

@@ -1,10 +1,10 @@
 #include "server/rpc/convert/field_values.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/resource_id.h"
 #include "engine/base/status_macros.h"
+#include "engine/wire/tensor_header.h"
 
 namespace penstock {
 namespace {
@@ -41,12 +41,8 @@ absl::StatusOr<absl::Duration> CheckedDuration(const google::protobuf::Duration&
 }
 
 absl::Status CheckIdentifier(std::string_view identifier, std::string_view field) {
-  const auto is_part = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
-  const bool good = !identifier.empty() && identifier.size() <= 63 && identifier[0] >= 'a' && identifier[0] <= 'z' &&
-                    is_part(identifier.back()) &&
-                    std::all_of(identifier.begin(), identifier.end(), [&](char c) { return is_part(c) || c == '-'; });
-  if (good) return absl::OkStatus();
-  return InvalidName(field, "must be [a-z]([a-z0-9-]{0,61}[a-z0-9])?", identifier);
+  if (IsResourceId(identifier)) return absl::OkStatus();
+  return InvalidName(field, "must be [a-z]([a-z0-9_-]{0,61}[a-z0-9])?", identifier);
 }
 
 absl::StatusOr<std::string> ParsePipelineName(std::string_view name, std::string_view field) {

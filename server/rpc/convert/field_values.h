@@ -24,7 +24,7 @@ absl::Duration AsDuration(const google::protobuf::Duration& duration);
 absl::StatusOr<absl::Duration> CheckedDuration(const google::protobuf::Duration& duration, absl::Duration most,
                                                std::string_view field);
 
-// Resource names. A pipeline's identifier is [a-z]([a-z0-9-]{0,61}[a-z0-9])?, and so is a checkpoint's.
+// Resource names. A pipeline's identifier is [a-z]([a-z0-9_-]{0,61}[a-z0-9])?, and so is a checkpoint's.
 //
 // Fails:     INVALID_ARGUMENT / NAME_INVALID naming the field and the value.
 absl::Status CheckIdentifier(std::string_view identifier, std::string_view field);

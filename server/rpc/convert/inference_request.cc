@@ -199,6 +199,15 @@ absl::StatusOr<InferenceParameters> ReadParameters(const ModelInferRequest& requ
 absl::StatusOr<std::vector<InputSource>> DecodeInputs(const SplitInferRequest& request) {
   const ModelInferRequest& message = request.message;
   const bool raw = !request.raw_contents.empty();
+  for (int i = 0; raw && i < message.inputs_size(); ++i) {
+    if (!message.inputs(i).has_contents()) continue;
+    // Clients of other servers look for these words.
+    return InvalidField(
+        absl::StrCat("inputs[", i, "].contents"),
+        absl::StrCat("contents field must not be specified when using raw_input_contents for '",
+                     Shortened(message.inputs(i).name()), "' for model '", Shortened(message.model_name()), "'"),
+        "both");
+  }
   if (raw && static_cast<int>(request.raw_contents.size()) != message.inputs_size()) {
     return InvalidField("raw_input_contents",
                         absl::StrCat("must have ", message.inputs_size(), " entries, one per input"),
@@ -207,9 +216,6 @@ absl::StatusOr<std::vector<InputSource>> DecodeInputs(const SplitInferRequest& r
   std::vector<TensorHeader> headers;
   for (int i = 0; i < message.inputs_size(); ++i) {
     const std::string field = absl::StrCat("inputs[", i, "]");
-    if (raw && message.inputs(i).has_contents()) {
-      return InvalidField(field + ".contents", "must be absent where raw contents are given", "both");
-    }
     PENSTOCK_ASSIGN_OR_RETURN(TensorHeader header, HeaderOfInput(message.inputs(i), field));
     headers.push_back(std::move(header));
   }

@@ -52,6 +52,25 @@ v1::SkipPlan ToProto(const SkipRoute& route) {
   return message;
 }
 
+v1::LinkPlan ToProto(const Link& link) {
+  v1::LinkPlan message;
+  message.set_rank(link.one.value());
+  message.set_other_rank(link.other.value());
+  message.set_measured(link.measured);
+  message.set_latency_seconds(link.latency_seconds);
+  message.set_bytes_per_second(link.bytes_per_second);
+  return message;
+}
+
+v1::TransferPlan ToProto(const StageTransfer& transfer) {
+  v1::TransferPlan message;
+  message.set_from_stage(transfer.from);
+  message.set_to_stage(transfer.to);
+  message.set_bytes(transfer.bytes);
+  message.set_seconds(transfer.latency_seconds + transfer.transfer_seconds);
+  return message;
+}
+
 v1::PlannedMemory ToProto(const DeviceNeed& need) {
   v1::PlannedMemory message;
   message.set_device(need.device);
@@ -127,6 +146,8 @@ v1::Plan ToProto(const Plan& plan) {
   }
   for (const LayerPlan& layer : plan.layers) *message.add_layers() = ToProto(layer);
   for (const SkipRoute& route : plan.skips) *message.add_skips() = ToProto(route);
+  for (const Link& link : plan.links) *message.add_links() = ToProto(link);
+  for (const StageTransfer& transfer : plan.transfers) *message.add_transfers() = ToProto(transfer);
   for (const std::string& sentence : plan.why) message.add_why(sentence);
   message.set_schedule(plan.schedule.kind);
   message.set_chunks(plan.schedule.chunks);

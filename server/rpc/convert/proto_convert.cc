@@ -61,6 +61,8 @@ v1::PipelineState ToProto(PipelineEntry::State state) {
       return v1::PIPELINE_STATE_DELETING;
     case PipelineEntry::State::kFailed:
       return v1::PIPELINE_STATE_FAILED;
+    case PipelineEntry::State::kReforming:
+      return v1::PIPELINE_STATE_REFORMING;
   }
   return v1::PIPELINE_STATE_UNSPECIFIED;
 }
@@ -105,11 +107,7 @@ absl::StatusOr<InputSource> FromProto(const v1::Input& input, std::string_view f
       return source;
     }
     case v1::Input::kHandle: {
-      HandleTensor handle;
-      PENSTOCK_ASSIGN_OR_RETURN(handle.handle, HandleName::Parse(input.handle().handle(), prefix + ".handle.handle"));
-      handle.tensor = input.handle().tensor();
-      handle.field = prefix + ".handle";
-      source.source = std::move(handle);
+      PENSTOCK_ASSIGN_OR_RETURN(source.source, FromProto(input.handle(), prefix + ".handle"));
       return source;
     }
     case v1::Input::kValue: {

@@ -44,6 +44,7 @@ absl::StatusOr<std::vector<std::string>> CheckedOutputs(const google::protobuf::
 // Outwards.
 
 v1::PipelineSpec ToProto(const PipelineSpec& spec);
+v1::LossSpec ToProto(const LossSpec& loss);
 v1::OptimizerSpec ToProto(const OptimizerSpec& spec);
 v1::ModelSpec ToProto(const ModelSpec& spec);
 v1::CheckpointMode ToProto(CheckpointMode mode);

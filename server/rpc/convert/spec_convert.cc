@@ -300,6 +300,37 @@ absl::StatusOr<BubbleFillingSpec> ReadFilling(const v1::BubbleFillingSpec& filli
   return spec;
 }
 
+absl::StatusOr<DynamicBatchingSpec> ReadBatching(const v1::DynamicBatching& batching) {
+  constexpr int64_t kMaxRows = 65'536;
+  constexpr double kMaxSeconds = 60;
+  DynamicBatchingSpec spec;
+  if (batching.has_max_rows()) spec.max_rows = batching.max_rows();
+  if (spec.max_rows < 1 || spec.max_rows > kMaxRows) {
+    return SpecInvalid("spec.dynamic_batching.max_rows", absl::StrCat("must be 1 to ", kMaxRows),
+                       absl::StrCat(spec.max_rows));
+  }
+  spec.micro_batch_rows = batching.micro_batch_rows();
+  if (batching.has_micro_batch_rows() && (spec.micro_batch_rows < 1 || spec.micro_batch_rows > spec.max_rows)) {
+    return SpecInvalid("spec.dynamic_batching.micro_batch_rows", absl::StrCat("must be 1 to max_rows, ", spec.max_rows),
+                       absl::StrCat(spec.micro_batch_rows));
+  }
+  if (!batching.has_max_delay_seconds()) return spec;
+  spec.max_delay_seconds = batching.max_delay_seconds();
+  if (!(*spec.max_delay_seconds >= 0 && *spec.max_delay_seconds <= kMaxSeconds)) {
+    return SpecInvalid("spec.dynamic_batching.max_delay_seconds", absl::StrCat("must be 0 to ", kMaxSeconds),
+                       absl::StrCat(*spec.max_delay_seconds));
+  }
+  return spec;
+}
+
+v1::DynamicBatching ToProto(const DynamicBatchingSpec& spec) {
+  v1::DynamicBatching message;
+  message.set_max_rows(spec.max_rows);
+  if (spec.micro_batch_rows > 0) message.set_micro_batch_rows(spec.micro_batch_rows);
+  if (spec.max_delay_seconds.has_value()) message.set_max_delay_seconds(*spec.max_delay_seconds);
+  return message;
+}
+
 }  // namespace
 
 absl::StatusOr<LossSpec> FromProto(const v1::LossSpec& loss, std::string_view field) {
@@ -337,6 +368,9 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& message) {
   PENSTOCK_ASSIGN_OR_RETURN(spec.loss, FromProto(message.loss(), "spec.loss"));
   spec.seed = message.seed();
   PENSTOCK_ASSIGN_OR_RETURN(spec.bubble_filling, ReadFilling(message.bubble_filling()));
+  if (message.has_dynamic_batching()) {
+    PENSTOCK_ASSIGN_OR_RETURN(spec.batching, ReadBatching(message.dynamic_batching()));
+  }
   return spec;
 }
 
@@ -376,6 +410,15 @@ v1::OptimizerSpec ToProto(const OptimizerSpec& spec) {
   return message;
 }
 
+v1::LossSpec ToProto(const LossSpec& loss) {
+  v1::LossSpec message;
+  message.set_name(loss.name);
+  WriteOptions(loss.options, message.mutable_options());
+  message.set_output(loss.output);
+  message.mutable_class_weights()->Add(loss.class_weights.begin(), loss.class_weights.end());
+  return message;
+}
+
 v1::PipelineSpec ToProto(const PipelineSpec& spec) {
   v1::PipelineSpec message;
   *message.mutable_model() = ToProto(spec.model);
@@ -383,16 +426,14 @@ v1::PipelineSpec ToProto(const PipelineSpec& spec) {
   for (const std::string& device : spec.devices) message.add_devices(device);
   *message.mutable_schedule() = ToProto(spec.schedule, spec.limits);
   *message.mutable_optimizer() = ToProto(spec.optimizer);
-  message.mutable_loss()->set_name(spec.loss.name);
-  WriteOptions(spec.loss.options, message.mutable_loss()->mutable_options());
-  message.mutable_loss()->set_output(spec.loss.output);
-  message.mutable_loss()->mutable_class_weights()->Add(spec.loss.class_weights.begin(), spec.loss.class_weights.end());
+  *message.mutable_loss() = ToProto(spec.loss);
   message.set_seed(spec.seed);
   v1::BubbleFillingSpec* filling = message.mutable_bubble_filling();
   filling->set_mode(spec.bubble_filling.enabled ? v1::BUBBLE_FILLING_ON : v1::BUBBLE_FILLING_OFF);
   filling->set_inference_share(spec.bubble_filling.inference_share);
   filling->set_max_wait_seconds(spec.bubble_filling.max_wait_seconds);
   message.set_planning_seconds(spec.limits.planning_seconds);
+  if (spec.batching.has_value()) *message.mutable_dynamic_batching() = ToProto(*spec.batching);
   return message;
 }
 

@@ -168,12 +168,14 @@ std::string CleanText(std::string_view text, size_t max_bytes) {
 }
 
 std::optional<int> RetryPushbackMillis(const absl::Status& status) {
-  if (status.code() != absl::StatusCode::kResourceExhausted) return std::nullopt;
+  const bool overload = status.code() == absl::StatusCode::kResourceExhausted;
+  if (!overload && status.code() != absl::StatusCode::kUnavailable) return std::nullopt;
   const std::string reason = ReasonOf(status);
   // These never pass, however long one waits.
   if (reason == "MESSAGE_TOO_LARGE" || reason == "TENSOR_TOO_LARGE" || reason == "MODEL_TOO_LARGE") return -1;
   int millis = 0;
   if (absl::SimpleAtoi(ValuesOf(status)["retry_after_ms"], &millis) && millis > 0) return millis;
+  if (!overload) return std::nullopt;
   return reason == "STORAGE_FULL" ? 1000 : 100;
 }
 

@@ -49,7 +49,7 @@ grpc::Status WithErrorValues(const grpc::Status& status,
 std::string ReasonIn(const grpc::Status& status);
 
 // What the trailing metadata `grpc-retry-pushback-ms` should say: milliseconds, -1 for "do not retry",
-// nothing for other codes than RESOURCE_EXHAUSTED.
+// nothing for other codes than RESOURCE_EXHAUSTED, and UNAVAILABLE that names a time.
 std::optional<int> RetryPushbackMillis(const absl::Status& status);
 
 // `text` in printable valid UTF-8, without absolute paths and pointers, at most `max_bytes` long.

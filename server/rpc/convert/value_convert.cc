@@ -110,8 +110,8 @@ class ValueReader {
     if (inside_->size() >= kMaxValueHandles) {
       return InvalidField(field, absl::StrCat("must be one of at most ", kMaxValueHandles, " in an input"), "more");
     }
-    PENSTOCK_ASSIGN_OR_RETURN(HandleName name, HandleName::Parse(handle.handle(), field + ".handle"));
-    inside_->push_back({.handle = std::move(name), .tensor = handle.tensor(), .field = field});
+    PENSTOCK_ASSIGN_OR_RETURN(HandleTensor named, penstock::FromProto(handle, field));
+    inside_->push_back(std::move(named));
     return Value(at::Tensor());
   }
 
@@ -193,6 +193,18 @@ class ValueWriter {
 };
 
 }  // namespace
+
+absl::StatusOr<HandleTensor> FromProto(const v1::HandleTensor& handle, const std::string& field) {
+  if (handle.put() != 0) {
+    return InvalidField(field + ".put", "must be the tag of a complete put of the same StreamWork, without a handle",
+                        absl::StrCat(handle.put()));
+  }
+  HandleTensor tensor;
+  PENSTOCK_ASSIGN_OR_RETURN(tensor.handle, HandleName::Parse(handle.handle(), field + ".handle"));
+  tensor.tensor = handle.tensor();
+  tensor.field = field;
+  return tensor;
+}
 
 absl::StatusOr<Value> FromProto(const v1::Value& value, const std::string& field, std::vector<HandleTensor>* inside) {
   return ValueReader(inside).Read(value, field, 1);

@@ -14,6 +14,9 @@
 
 namespace penstock {
 
+// A tensor of a handle. Fails: NAME_INVALID; FIELD_INVALID for a put that no stream has given a handle's name.
+absl::StatusOr<HandleTensor> FromProto(const v1::HandleTensor& handle, const std::string& field);
+
 // A value of an input. Its tensors of the message are decoded; those behind handles are undefined, and `inside` gets what stands
 // for them, in the order of Value::MapTensors.
 //

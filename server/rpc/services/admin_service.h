@@ -11,11 +11,12 @@
 
 namespace penstock {
 
-// Returns what the daemon is and what it holds, and ends it.
+// Returns what the daemon is and what it holds, ends it, and says what it logs.
 //
 // Threads:   gRPC's callback threads; the closures must not block.
-class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_GetServerInfo<
-                                   v1::AdminService::WithRawCallbackMethod_Drain<v1::AdminService::Service>> {
+class AdminServiceImpl final
+    : public v1::AdminService::WithRawCallbackMethod_GetServerInfo<v1::AdminService::WithRawCallbackMethod_Drain<
+          v1::AdminService::WithRawCallbackMethod_SetLogLevel<v1::AdminService::Service>>> {
  public:
   using DrainFunction = std::function<absl::StatusOr<v1::DrainState>(const v1::DrainRequest&)>;
   AdminServiceImpl(const Authenticator* authenticator, std::function<v1::ServerInfo()> info, DrainFunction drain)
@@ -34,6 +35,9 @@ class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_Ge
         gate_.Of("Drain"), context, request, response, kControlMessageBytes,
         [this](const auto& call) { call->Answer(drain_(call->request())); });
   }
+
+  grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
 
  private:
   const ServiceGate gate_;

@@ -7,8 +7,10 @@
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 #include "engine/handles/handle_store.h"
+#include "server/identity/authenticator.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/convert/page_token.h"
+#include "server/rpc/convert/payload_digest.h"
 #include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/convert/status_to_grpc.h"
 #include "server/rpc/streams/fetch_stream.h"
@@ -93,7 +95,8 @@ absl::StatusOr<std::string> Parent(const std::string& parent) {
 
 HandleServiceImpl::HandleServiceImpl(const ServiceEnvironment& environment)
     : environment_(environment),
-      puts_(std::make_shared<TensorUploads>(environment.handles, environment.timers, environment.clock)) {}
+      puts_(std::make_shared<TensorUploads>(environment.handles, environment.timers, environment.clock)),
+      sharing_(environment.handles, environment.clock, environment.memory) {}
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* HandleServiceImpl::PutTensors(
     grpc::CallbackServerContext* context) {
@@ -221,6 +224,38 @@ absl::StatusOr<v1::RenewHandlesResponse> HandleServiceImpl::Renew(const std::str
   Answers<v1::RenewHandlesResponse> reply;
   for (const HandleName& name : names) reply.Add(ToProto(name, environment_.handles->Renew(caller, name, lease)));
   return reply.response();
+}
+
+grpc::ServerUnaryReactor* HandleServiceImpl::ShareHandle(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  return ServeUnary<v1::ShareHandleRequest, v1::Handle>(
+      gate_.Of("ShareHandle"), context, request, response, kControlMessageBytes, [this](const auto& call) {
+        const absl::Status id = CheckRequestId(call->request().request_id(), false);
+        if (!id.ok()) return call->Fail(id);
+        call->set_request_id(call->request().request_id());
+        call->Answer(Share(call->caller(), call->request()));
+      });
+}
+
+absl::StatusOr<v1::Handle> HandleServiceImpl::Share(const std::string& caller, const v1::ShareHandleRequest& request) {
+  PENSTOCK_ASSIGN_OR_RETURN(const HandleName name, HandleName::Parse(request.name()));
+  const std::string& recipient = request.recipient();
+  PENSTOCK_RETURN_IF_ERROR(CheckIdentityName(recipient, "recipient"));
+  if (!environment_.authenticator->MayExist(recipient)) {
+    return Error(absl::StatusCode::kNotFound, "RECIPIENT_UNKNOWN",
+                 absl::StrCat("recipient: the identity map does not have ", recipient))
+        .With("field", "recipient")
+        .With("value", recipient);
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(const HandleInfo info, sharing_.Share({.caller = caller,
+                                                                   .name = name,
+                                                                   .recipient = recipient,
+                                                                   .lease = AsDuration(request.lease()),
+                                                                   .request_id = request.request_id(),
+                                                                   .payload_digest = PayloadDigest(request)}));
+  v1::Handle handle = ToProto(info);
+  handle.set_owner(recipient);
+  return handle;
 }
 
 grpc::ServerUnaryReactor* HandleServiceImpl::ReleaseHandles(grpc::CallbackServerContext* context,

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "penstock/v1/handle_service.grpc.pb.h"
+#include "server/rpc/handle_sharing.h"
 #include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/streams/tensor_uploads.h"
@@ -21,8 +22,10 @@ class HandleServiceImpl final
           v1::HandleService::WithRawCallbackMethod_FetchHandle<v1::HandleService::WithRawCallbackMethod_WaitHandles<
               v1::HandleService::WithRawCallbackMethod_GetHandle<v1::HandleService::WithRawCallbackMethod_ListHandles<
                   v1::HandleService::WithRawCallbackMethod_RenewHandles<
-                      v1::HandleService::WithRawCallbackMethod_ReleaseHandles<
-                          v1::HandleService::WithRawCallbackMethod_CancelHandles<v1::HandleService::Service>>>>>>>> {
+                      v1::HandleService::WithRawCallbackMethod_ShareHandle<
+                          v1::HandleService::WithRawCallbackMethod_ReleaseHandles<
+                              v1::HandleService::WithRawCallbackMethod_CancelHandles<
+                                  v1::HandleService::Service>>>>>>>>> {
  public:
   explicit HandleServiceImpl(const ServiceEnvironment& environment);
 
@@ -40,6 +43,8 @@ class HandleServiceImpl final
                                         grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* RenewHandles(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                          grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ShareHandle(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ReleaseHandles(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                            grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* CancelHandles(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
@@ -49,11 +54,13 @@ class HandleServiceImpl final
   absl::Status Wait(const UnaryCallPtr<v1::WaitHandlesRequest, v1::WaitHandlesResponse>& call);
   absl::StatusOr<v1::ListHandlesResponse> List(const Identity& identity, const v1::ListHandlesRequest& request);
   absl::StatusOr<v1::RenewHandlesResponse> Renew(const std::string& caller, const v1::RenewHandlesRequest& request);
+  absl::StatusOr<v1::Handle> Share(const std::string& caller, const v1::ShareHandleRequest& request);
   absl::StatusOr<v1::CancelHandlesResponse> Cancel(const std::string& caller, const v1::CancelHandlesRequest& request);
 
   const ServiceEnvironment environment_;
   const ServiceGate gate_{environment_.authenticator, v1::HandleService::service_full_name()};
   const std::shared_ptr<TensorUploads> puts_;
+  HandleSharing sharing_;
 };
 
 }  // namespace penstock

@@ -12,6 +12,7 @@
 #include "server/rpc/admission.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/call_followers.h"
+#include "server/rpc/convert/inference_models.h"
 #include "server/rpc/convert/inference_request.h"
 
 namespace penstock {
@@ -43,7 +44,7 @@ absl::StatusOr<NamedTensors> TensorsOf(const HandlePin& pin) {
 }
 
 // Replies to an inference when its outputs have settled, and lets go of the handle that held them.
-void AnswerWhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<UnaryCallBase>& call,
+void AnswerWhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<AnsweredCall>& call,
                        inference::ModelInferRequest request, const HandleName& outputs) {
   HandleStore* handles = environment.handles;
   auto pin = handles->Pin(call->caller(), outputs);
@@ -75,7 +76,7 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> InferenceServiceImpl::FindModel(
                                                                                 const std::string& version,
                                                                                 const char* field) const {
   PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(name, field));
-  if (!version.empty() && version != "1") {
+  if (!version.empty() && version != kModelVersion) {
     return Error(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
                  "version: the only one is 1, got " + Shortened(version))
         .With("field", "version")
@@ -126,7 +127,9 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ServerMetadata(grpc::CallbackSer
         inference::ServerMetadataResponse answer;
         answer.set_name("penstock");
         answer.set_version(options_.version);
-        for (const char* works : {"binary_tensor_data", "parameters"}) answer.add_extensions(works);
+        for (const char* works : {"binary_tensor_data", "logging", "model_configuration", "model_repository",
+                                  "parameters", "statistics", "trace"})
+          answer.add_extensions(works);
         call->Reply(answer);
       });
 }
@@ -141,8 +144,8 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelMetadata(grpc::CallbackServ
         const ModelSignature& signature = (*model)->pipeline().signature();
         ModelMetadataResponse answer;
         answer.set_name(call->request().name());
-        answer.add_versions("1");
-        answer.set_platform("penstock");
+        answer.add_versions(kModelVersion);
+        answer.set_platform(kModelPlatform);
         Describe(signature.inputs, answer.mutable_inputs());
         Describe(signature.outputs, answer.mutable_outputs());
         call->Reply(answer);
@@ -158,13 +161,25 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelInfer(grpc::CallbackServerC
                   });
 }
 
-absl::Status InferenceServiceImpl::Infer(const std::shared_ptr<UnaryCallBase>& call, const grpc::ByteBuffer& bytes) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* InferenceServiceImpl::ModelStreamInfer(
+    grpc::CallbackServerContext* context) {
+  const auto stream = std::make_shared<InferStream>(
+      &streams_, gate_.Of("ModelStreamInfer"), environment_, context,
+      [this](const std::shared_ptr<StreamedRequest>& call, const grpc::ByteBuffer& request) {
+        if (absl::Status accepted = Infer(call, request); !accepted.ok()) call->Fail(accepted);
+      });
+  stream->Begin();
+  return stream.get();
+}
+
+absl::Status InferenceServiceImpl::Infer(const std::shared_ptr<AnsweredCall>& call, const grpc::ByteBuffer& bytes) {
   const auto size = static_cast<int64_t>(bytes.Length());
   PENSTOCK_RETURN_IF_ERROR(call->HoldMessage(environment_.memory, size));
   const ReceivedMessage received(bytes);
   PENSTOCK_ASSIGN_OR_RETURN(SplitInferRequest request, SplitRequest(received.pieces()));
   const inference::ModelInferRequest& message = request.message;
-  if (const auto note = AuditNoteOf(call->context()); note != nullptr) note->SetPipeline(message.model_name());
+  call->set_client_id(message.id());
+  if (call->note() != nullptr) call->note()->SetPipeline(message.model_name());
   PENSTOCK_ASSIGN_OR_RETURN(const auto model,
                             FindModel(call->identity(), message.model_name(), message.model_version(), "model_name"));
   PENSTOCK_ASSIGN_OR_RETURN(const InferenceParameters parameters, ReadParameters(message));

@@ -211,8 +211,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightServiceImpl::WatchStatistics(
 grpc::ServerUnaryReactor* InsightServiceImpl::GetSchedule(grpc::CallbackServerContext* context,
                                                           const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<v1::GetScheduleRequest, v1::GetScheduleResponse>(
-      gate_.Of("GetSchedule"), context, request, response, kControlMessageBytes,
-      [this](const auto& call) { call->Answer(DescribeSchedule(environment_, call->identity(), call->request())); });
+      gate_.Of("GetSchedule"), context, request, response, kControlMessageBytes, [this](const auto& call) {
+        DescribeSchedule(environment_, trace_jobs_, call->identity(), call->request(),
+                         [call](const absl::StatusOr<v1::GetScheduleResponse>& response) { call->Answer(response); });
+      });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InsightServiceImpl::ExportTrace(grpc::CallbackServerContext* context,

@@ -58,7 +58,7 @@ absl::StatusOr<ReplyPlan> ReplyPlan::FromProto(const v1::ReplyOptions& options, 
   return plan;
 }
 
-void WhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<UnaryCallBase>& call,
+void WhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<AnsweredCall>& call,
                  const Accepted& accepted, const ReplyPlan& plan, bool cancel_with_call,
                  std::function<void(const Results&)> reply) {
   const std::vector<HandleName> names = accepted.handles();

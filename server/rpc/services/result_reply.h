@@ -11,8 +11,8 @@
 #include "engine/serve/calls.h"
 #include "penstock/v1/handle.pb.h"
 #include "penstock/v1/work.pb.h"
+#include "server/rpc/answered_call.h"
 #include "server/rpc/service_environment.h"
-#include "server/rpc/unary_call.h"
 
 namespace penstock {
 
@@ -38,7 +38,7 @@ struct Results {
 // Calls back once, when the handles of an accepted call have settled or the plan's wait has passed. If
 // the caller leaves before, so that no client can know the handles, work that changes no state is
 // cancelled and its handles are released.
-void WhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<UnaryCallBase>& call,
+void WhenSettled(const ServiceEnvironment& environment, const std::shared_ptr<AnsweredCall>& call,
                  const Accepted& accepted, const ReplyPlan& plan, bool cancel_with_call,
                  std::function<void(const Results&)> reply);
 

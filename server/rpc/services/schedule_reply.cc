@@ -1,6 +1,9 @@
 #include "server/rpc/services/schedule_reply.h"
 
 #include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -10,8 +13,11 @@
 #include "engine/base/status_macros.h"
 #include "engine/exec/measured_schedule.h"
 #include "engine/observe/metrics.h"
+#include "engine/observe/trace_capture.h"
+#include "engine/observe/trace_memory.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/convert/page_token.h"
+#include "server/rpc/joint_trace.h"
 
 namespace penstock {
 namespace {
@@ -83,50 +89,111 @@ absl::StatusOr<PageStart> ReadPageStart(const std::string& text) {
   return place;
 }
 
-}  // namespace
+// A request that was found good.
+struct Asked {
+  v1::GetScheduleRequest request;
+  Identity identity;
+  PageStart place;
+  std::string scope;  // of page tokens
+  int page_size = 0;
+  bool measured = false;
+  std::shared_ptr<const PipelineMetrics> metrics;  // null: of a pipeline without
+};
 
-absl::StatusOr<v1::GetScheduleResponse> DescribeSchedule(const ServiceEnvironment& environment,
-                                                         const Identity& identity,
-                                                         const v1::GetScheduleRequest& request) {
+absl::StatusOr<Asked> Read(const ServiceEnvironment& environment, const Identity& identity,
+                           const v1::GetScheduleRequest& request) {
   PENSTOCK_RETURN_IF_ERROR(CheckRequest(request));
-  PENSTOCK_ASSIGN_OR_RETURN(const int page_size, CheckedPageSize(request.page_size()));
+  Asked asked{.request = request, .identity = identity};
+  PENSTOCK_ASSIGN_OR_RETURN(asked.page_size, CheckedPageSize(request.page_size()));
   PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline, FindPipeline(environment, identity, request.pipeline(), "pipeline"));
-  const std::string scope = absl::StrCat("GetSchedule ", identity.name, " ", request.pipeline(), " ", request.source(),
-                                         " ", request.step(), " ", request.micro_batches());
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, environment.page_tokens->Read(scope, request.page_token()));
-  PENSTOCK_ASSIGN_OR_RETURN(const PageStart place, ReadPageStart(text));
-
-  const Plan& plan = pipeline->pipeline().plan();
-  const auto metrics = pipeline->metrics();
-  const bool measured = request.source() == v1::GetScheduleRequest::SOURCE_MEASURED;
-  if (measured && (metrics == nullptr || !metrics->KeepsTraces())) {
+  asked.scope = absl::StrCat("GetSchedule ", identity.name, " ", request.pipeline(), " ", request.source(), " ",
+                             request.step(), " ", request.micro_batches());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string text, environment.page_tokens->Read(asked.scope, request.page_token()));
+  PENSTOCK_ASSIGN_OR_RETURN(asked.place, ReadPageStart(text));
+  asked.measured = request.source() == v1::GetScheduleRequest::SOURCE_MEASURED;
+  asked.metrics = pipeline->metrics();
+  if (asked.measured && (asked.metrics == nullptr || !asked.metrics->KeepsTraces())) {
     return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
                  "this pipeline keeps no traces (--trace-ring-events)");
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleReport report,
-                            measured ? MeasuredSchedule(plan, *metrics, request.step(), place.run)
-                                     : PlannedSchedule(plan, request.micro_batches()));
+  return asked;
+}
+
+v1::GetScheduleResponse PageOf(const ServiceEnvironment& environment, const Asked& asked,
+                               const ScheduleReport& report) {
   v1::GetScheduleResponse response;
   response.set_kind(report.kind);
   response.set_stages(report.stages);
   response.set_micro_batches(report.micro_batches);
   response.set_step(report.step);
   for (int lane = 0; lane < report.lanes; ++lane) {
-    response.add_devices(metrics == nullptr || lane >= metrics->lane_count() ? ""
-                                                                             : metrics->lane(lane).description.device);
+    const bool known = asked.metrics != nullptr && lane < asked.metrics->lane_count();
+    response.add_devices(known ? asked.metrics->lane(lane).description.device : "");
   }
   Fill(report.planned, response.mutable_planned());
-  if (measured) {
+  if (asked.measured) {
     Fill(*report.measured, response.mutable_measured());
     for (const ScheduleDeviation& deviation : report.deviations) *response.add_deviations() = ToProto(deviation);
   }
   const auto size = static_cast<int64_t>(report.actions.size());
-  const int64_t end = std::min<int64_t>(size, place.first + page_size);
-  for (int64_t i = place.first; i < end; ++i) *response.add_actions() = ToProto(report.actions[i], measured);
+  const int64_t end = std::min<int64_t>(size, asked.place.first + asked.page_size);
+  for (int64_t i = asked.place.first; i < end; ++i) {
+    *response.add_actions() = ToProto(report.actions[i], asked.measured);
+  }
   if (end < size) {
-    response.set_next_page_token(environment.page_tokens->Make(scope, absl::StrCat(report.run, ":", end)));
+    response.set_next_page_token(environment.page_tokens->Make(asked.scope, absl::StrCat(report.run, ":", end)));
   }
   return response;
+}
+
+// The page, from a capture of all lanes, or from what is here.
+absl::StatusOr<v1::GetScheduleResponse> Describe(const ServiceEnvironment& environment, const Asked& asked,
+                                                 const TraceCapture* capture) {
+  const v1::GetScheduleRequest& request = asked.request;
+  // It may have gone while the others told what they have.
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline,
+                            FindPipeline(environment, asked.identity, request.pipeline(), "pipeline"));
+  const Plan& plan = pipeline->pipeline().plan();
+  PENSTOCK_ASSIGN_OR_RETURN(const ScheduleReport report,
+                            !asked.measured ? PlannedSchedule(plan, request.micro_batches())
+                            : capture != nullptr
+                                ? MeasuredSchedule(plan, *capture, request.step(), asked.place.run)
+                                : MeasuredSchedule(plan, *asked.metrics, request.step(), asked.place.run));
+  return PageOf(environment, asked, report);
+}
+
+}  // namespace
+
+void DescribeSchedule(const ServiceEnvironment& environment, JobThread* jobs, const Identity& identity,
+                      const v1::GetScheduleRequest& request,
+                      std::function<void(const absl::StatusOr<v1::GetScheduleResponse>&)> done) {
+  absl::StatusOr<Asked> read = Read(environment, identity, request);
+  if (!read.ok()) return done(read.status());
+  if (!read->measured || !HasLanesElsewhere(environment, *read->metrics)) {
+    return done(Describe(environment, *read, nullptr));
+  }
+  absl::StatusOr<MemoryReservation> held =
+      TakeMemory(environment.memory, {MemoryClass::kTraces, identity.name, read->metrics->name()},
+                 kCopiesOfRecords * TraceRingBytes(*read->metrics));
+  if (!held.ok()) return done(held.status());
+  struct Waiting {  // for the other ranks
+    ServiceEnvironment environment;
+    Asked asked;
+    MemoryReservation held;
+    std::function<void(const absl::StatusOr<v1::GetScheduleResponse>&)> done;
+    TraceCapture whole = {};
+  };
+  const auto waiting =
+      std::make_shared<Waiting>(Waiting{environment, *std::move(read), *std::move(held), std::move(done)});
+  jobs->Post([waiting, jobs] {
+    JoinLanes(
+        waiting->environment, *waiting->asked.metrics,
+        TraceRecorder(waiting->asked.metrics, TraceRecorder::From::kOldest).Finish(),
+        [waiting, jobs](TraceCapture whole) {
+          waiting->whole = std::move(whole);
+          jobs->Post([waiting] { waiting->done(Describe(waiting->environment, waiting->asked, &waiting->whole)); });
+        });
+  });
 }
 
 }  // namespace penstock

@@ -5,6 +5,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/timer_queue.h"
 #include "engine/serve/pipeline_table.h"
@@ -13,6 +14,7 @@
 #include "server/rpc/convert/payload_digest.h"
 #include "server/rpc/convert/record_of.h"
 #include "server/rpc/convert/work_convert.h"
+#include "server/rpc/streams/receive_stream.h"
 
 namespace penstock {
 namespace {
@@ -23,7 +25,50 @@ bool ChangesState(const v1::InferRequest&) { return false; }
 bool ChangesState(const v1::EvaluateRequest&) { return false; }
 bool ChangesState(const v1::ForwardRequest& request) { return request.mode() != v1::ForwardRequest::MODE_EVAL; }
 
+// Decodes a request and hands it over.
+absl::StatusOr<Accepted> Submit(const v1::InferRequest& request, ServedPipeline& pipeline, CallContext context) {
+  PENSTOCK_ASSIGN_OR_RETURN(InferCall infer, CallOf(request));
+  return pipeline.Infer(std::move(context), std::move(infer));
+}
+
+absl::StatusOr<Accepted> Submit(const v1::EvaluateRequest& request, ServedPipeline& pipeline, CallContext context) {
+  PENSTOCK_ASSIGN_OR_RETURN(EvaluateCall evaluate, CallOf(request));
+  return pipeline.Evaluate(std::move(context), std::move(evaluate));
+}
+
+absl::StatusOr<Accepted> Submit(const v1::ForwardRequest& request, ServedPipeline& pipeline, CallContext context) {
+  PENSTOCK_ASSIGN_OR_RETURN(ForwardCall forward, CallOf(request));
+  if (ChangesState(request)) return pipeline.Forward(std::move(context), std::move(forward));
+  return pipeline.Infer(std::move(context), {std::move(forward.inputs), std::move(forward.request)});
+}
+
+absl::StatusOr<Accepted> Submit(const v1::BackwardRequest& request, ServedPipeline& pipeline, CallContext context) {
+  PENSTOCK_ASSIGN_OR_RETURN(BackwardCall backward, CallOf(request));
+  return pipeline.Backward(std::move(context), std::move(backward));
+}
+
+absl::StatusOr<Accepted> Submit(const v1::ForwardBackwardRequest& request, ServedPipeline& pipeline,
+                                CallContext context) {
+  PENSTOCK_ASSIGN_OR_RETURN(ContributionCall contribution, CallOf(request));
+  return pipeline.ForwardBackward(std::move(context), std::move(contribution));
+}
+
+absl::StatusOr<Accepted> Submit(const v1::OptimizerStepRequest& request, ServedPipeline& pipeline,
+                                CallContext context) {
+  PENSTOCK_ASSIGN_OR_RETURN(StepCall step, CallOf(request));
+  return pipeline.OptimizerStep(std::move(context), std::move(step));
+}
+
+absl::StatusOr<Accepted> Submit(const v1::TrainStepRequest& request, ServedPipeline& pipeline, CallContext context) {
+  PENSTOCK_ASSIGN_OR_RETURN(TrainStepCall step, CallOf(request));
+  return pipeline.TrainStep(std::move(context), std::move(step.contribution), std::move(step.step));
+}
+
 }  // namespace
+
+WorkServiceImpl::WorkServiceImpl(const ServiceEnvironment& environment)
+    : environment_(environment),
+      uploads_(std::make_shared<TensorUploads>(environment.handles, environment.timers, environment.clock)) {}
 
 template <typename Call>
 absl::StatusOr<WorkServiceImpl::Work> WorkServiceImpl::Begin(const Call& call) {
@@ -78,7 +123,7 @@ void WorkServiceImpl::InOrder(const Call& call, const Work& work, const std::fun
     // A timer that runs late holds no call.
     const TimerQueue::TimerId timer = environment_.timers->Add(
         environment_.clock->NowNanos() + absl::ToInt64Nanoseconds(work.plan.wait_for),
-        [order = order_, id, after, waiting = std::weak_ptr<UnaryCallBase>(call)] {
+        [order = order_, id, after, waiting = std::weak_ptr<AnsweredCall>(call)] {
           const auto late = waiting.lock();
           if (!order->Remove(id) || late == nullptr) return;
           late->Fail(Error(absl::StatusCode::kDeadlineExceeded, "PREDECESSOR_PENDING",
@@ -119,97 +164,116 @@ void WorkServiceImpl::ReplyWhenSettled(const Call& call, const Accepted& accepte
               });
 }
 
-template <typename Request, typename Response, typename Submit>
+template <typename Response, typename Call>
+void WorkServiceImpl::Run(const Call& call) {
+  absl::StatusOr<Work> begun = Begin(call);
+  if (!begun.ok()) return call->Fail(begun.status());
+  const auto work = std::make_shared<Work>(*std::move(begun));  // one for all copies of what follows
+  InOrder(call, *work, [this, call, work] {
+    // The context goes on with the call, and with it the caller's place.
+    const absl::StatusOr<Accepted> accepted = Submit(call->request(), *work->pipeline, std::move(work->context));
+    work->context = {};  // before the caller hears of a failure
+    if (!accepted.ok()) return call->Fail(accepted.status());
+    accepted->WhenDurable([this, call, work, accepted = *accepted](const absl::Status& durable) {
+      if (!durable.ok()) return call->Fail(durable);
+      ReplyWhenSettled<Response>(call, accepted, work->plan);
+    });
+    if (!accepted->request_id.empty()) {
+      order_->Accepted({call->caller(), work->pipeline->name(), accepted->request_id});
+    }
+  });
+}
+
+template <typename Request, typename Response>
 grpc::ServerUnaryReactor* WorkServiceImpl::Serve(const char* method, grpc::CallbackServerContext* context,
-                                                 const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
-                                                 Submit submit) {
+                                                 const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return ServeUnary<Request, Response>(
       gate_.Of(method), context, request, response, kWorkMessageBytes,
-      [this, &submit](const auto& call) {
-        absl::StatusOr<Work> begun = Begin(call);
-        if (!begun.ok()) return call->Fail(begun.status());
-        const auto work = std::make_shared<Work>(*std::move(begun));  // one for all copies of what follows
-        InOrder(call, *work, [this, call, submit, work] {
-          // The context goes on with the call, and with it the caller's place.
-          const absl::StatusOr<Accepted> accepted = submit(call, *work);
-          work->context.place.reset();  // before the caller hears of a failure
-          work->context.inputs_held.reset();
-          if (!accepted.ok()) return call->Fail(accepted.status());
-          accepted->WhenDurable([this, call, work, accepted = *accepted](const absl::Status& durable) {
-            if (!durable.ok()) return call->Fail(durable);
-            ReplyWhenSettled<Response>(call, accepted, work->plan);
-          });
-          if (!accepted->request_id.empty()) {
-            order_->Accepted({call->caller(), work->pipeline->name(), accepted->request_id});
-          }
-        });
-      },
-      environment_.memory);
+      [this](const auto& call) { Run<Response>(call); }, environment_.memory);
+}
+
+template <typename Request, typename Response>
+absl::Status WorkServiceImpl::ServeStreamed(const char* method, WorkStream& stream, uint64_t tag, int field,
+                                            const Pieces& message) {
+  PENSTOCK_ASSIGN_OR_RETURN(const auto call,
+                            (stream.BeginRequest<Request, Response>(gate_.Of(method), tag, field, message)));
+  if (call == nullptr) return absl::OkStatus();
+  const absl::Status handled = Guarded("the request", [&] { Run<Response>(call); });
+  if (!handled.ok()) call->Fail(handled);
+  return absl::OkStatus();
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
-  return Serve<v1::InferRequest, v1::InferResponse>(
-      "Infer", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
-        PENSTOCK_ASSIGN_OR_RETURN(InferCall infer, CallOf(call->request()));
-        return work.pipeline->Infer(std::move(work.context), std::move(infer));
-      });
+  return Serve<v1::InferRequest, v1::InferResponse>("Infer", context, request, response);
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::Evaluate(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return Serve<v1::EvaluateRequest, v1::EvaluateResponse>(
-      "Evaluate", context, request, response, [](const auto& call, const Work& work) -> absl::StatusOr<Accepted> {
-        PENSTOCK_ASSIGN_OR_RETURN(EvaluateCall evaluate, CallOf(call->request()));
-        return work.pipeline->Evaluate(work.context, std::move(evaluate));
-      });
+  return Serve<v1::EvaluateRequest, v1::EvaluateResponse>("Evaluate", context, request, response);
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::Forward(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return Serve<v1::ForwardRequest, v1::ForwardResponse>(
-      "Forward", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
-        PENSTOCK_ASSIGN_OR_RETURN(ForwardCall forward, CallOf(call->request()));
-        if (ChangesState(call->request())) return work.pipeline->Forward(std::move(work.context), std::move(forward));
-        return work.pipeline->Infer(std::move(work.context), {std::move(forward.inputs), std::move(forward.request)});
-      });
+  return Serve<v1::ForwardRequest, v1::ForwardResponse>("Forward", context, request, response);
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::Backward(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return Serve<v1::BackwardRequest, v1::BackwardResponse>(
-      "Backward", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
-        PENSTOCK_ASSIGN_OR_RETURN(BackwardCall backward, CallOf(call->request()));
-        return work.pipeline->Backward(std::move(work.context), std::move(backward));
-      });
+  return Serve<v1::BackwardRequest, v1::BackwardResponse>("Backward", context, request, response);
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::ForwardBackward(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
-  return Serve<v1::ForwardBackwardRequest, v1::ForwardBackwardResponse>(
-      "ForwardBackward", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
-        PENSTOCK_ASSIGN_OR_RETURN(ContributionCall contribution, CallOf(call->request()));
-        return work.pipeline->ForwardBackward(std::move(work.context), std::move(contribution));
-      });
+  return Serve<v1::ForwardBackwardRequest, v1::ForwardBackwardResponse>("ForwardBackward", context, request, response);
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::OptimizerStep(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return Serve<v1::OptimizerStepRequest, v1::OptimizerStepResponse>(
-      "OptimizerStep", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
-        PENSTOCK_ASSIGN_OR_RETURN(StepCall step, CallOf(call->request()));
-        return work.pipeline->OptimizerStep(std::move(work.context), std::move(step));
-      });
+  return Serve<v1::OptimizerStepRequest, v1::OptimizerStepResponse>("OptimizerStep", context, request, response);
 }
 
 grpc::ServerUnaryReactor* WorkServiceImpl::TrainStep(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return Serve<v1::TrainStepRequest, v1::TrainStepResponse>(
-      "TrainStep", context, request, response, [](const auto& call, Work& work) -> absl::StatusOr<Accepted> {
-        PENSTOCK_ASSIGN_OR_RETURN(TrainStepCall step, CallOf(call->request()));
-        return work.pipeline->TrainStep(std::move(work.context), std::move(step.contribution), std::move(step.step));
-      });
+  return Serve<v1::TrainStepRequest, v1::TrainStepResponse>("TrainStep", context, request, response);
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* WorkServiceImpl::StreamWork(
+    grpc::CallbackServerContext* context) {
+  const auto stream = std::make_shared<WorkStream>(
+      &streams_, gate_.Of("StreamWork"), environment_, context,
+      WorkStream::Handler{.request = [this](WorkStream& on, uint64_t tag, int field,
+                                            const Pieces& message) { return TakeStreamed(on, tag, field, message); },
+                          .uploads = uploads_,
+                          .put_gate = &handle_gate_.Of("PutTensors")});
+  stream->Begin();
+  return stream.get();
+}
+
+// An answer stands in the field of its request.
+absl::Status WorkServiceImpl::TakeStreamed(WorkStream& stream, uint64_t tag, int field, const Pieces& message) {
+  using Fields = v1::StreamWorkRequest;
+  switch (field) {
+    case Fields::kInferFieldNumber:
+      return ServeStreamed<v1::InferRequest, v1::InferResponse>("Infer", stream, tag, field, message);
+    case Fields::kEvaluateFieldNumber:
+      return ServeStreamed<v1::EvaluateRequest, v1::EvaluateResponse>("Evaluate", stream, tag, field, message);
+    case Fields::kForwardFieldNumber:
+      return ServeStreamed<v1::ForwardRequest, v1::ForwardResponse>("Forward", stream, tag, field, message);
+    case Fields::kBackwardFieldNumber:
+      return ServeStreamed<v1::BackwardRequest, v1::BackwardResponse>("Backward", stream, tag, field, message);
+    case Fields::kForwardBackwardFieldNumber:
+      return ServeStreamed<v1::ForwardBackwardRequest, v1::ForwardBackwardResponse>("ForwardBackward", stream, tag,
+                                                                                    field, message);
+    case Fields::kOptimizerStepFieldNumber:
+      return ServeStreamed<v1::OptimizerStepRequest, v1::OptimizerStepResponse>("OptimizerStep", stream, tag, field,
+                                                                                message);
+    case Fields::kTrainStepFieldNumber:
+      return ServeStreamed<v1::TrainStepRequest, v1::TrainStepResponse>("TrainStep", stream, tag, field, message);
+    default:
+      return OutOfPlace("must hold one of the messages", absl::StrCat("field ", field));
+  }
 }
 
 }  // namespace penstock

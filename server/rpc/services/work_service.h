@@ -5,11 +5,14 @@
 #include <functional>
 #include <memory>
 
+#include "penstock/v1/handle_service.grpc.pb.h"
 #include "penstock/v1/work_service.grpc.pb.h"
 #include "server/rpc/call_order.h"
 #include "server/rpc/method_gate.h"
 #include "server/rpc/service_environment.h"
 #include "server/rpc/services/result_reply.h"
+#include "server/rpc/streams/tensor_uploads.h"
+#include "server/rpc/streams/work_stream.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
@@ -23,10 +26,14 @@ class WorkServiceImpl final
     : public v1::WorkService::WithRawCallbackMethod_Infer<
           v1::WorkService::WithRawCallbackMethod_Evaluate<v1::WorkService::WithRawCallbackMethod_Forward<
               v1::WorkService::WithRawCallbackMethod_Backward<v1::WorkService::WithRawCallbackMethod_ForwardBackward<
-                  v1::WorkService::WithRawCallbackMethod_OptimizerStep<
-                      v1::WorkService::WithRawCallbackMethod_TrainStep<v1::WorkService::Service>>>>>>> {
+                  v1::WorkService::WithRawCallbackMethod_OptimizerStep<v1::WorkService::WithRawCallbackMethod_TrainStep<
+                      v1::WorkService::WithRawCallbackMethod_StreamWork<v1::WorkService::Service>>>>>>>> {
  public:
-  explicit WorkServiceImpl(const ServiceEnvironment& environment) : environment_(environment) {}
+  explicit WorkServiceImpl(const ServiceEnvironment& environment);
+
+  // Ends the streams when what they were asked is answered, so that the server can end. Close() after it has ended.
+  void Shutdown() { streams_.Shutdown(); }
+  void Close() { uploads_->Close(); }
 
   grpc::ServerUnaryReactor* Infer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                   grpc::ByteBuffer* response) override;
@@ -42,6 +49,8 @@ class WorkServiceImpl final
                                           grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* TrainStep(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StreamWork(
+      grpc::CallbackServerContext* context) override;
 
  private:
   // What all methods have in common, after the checks.
@@ -63,14 +72,23 @@ class WorkServiceImpl final
   template <typename Response, typename Call>
   void ReplyWhenSettled(const Call& call, const Accepted& accepted, const ReplyPlan& plan);
 
-  // The shape of every method: `submit` decodes and hands over.
-  template <typename Request, typename Response, typename Submit>
+  // The shape of every method, however the call came.
+  template <typename Response, typename Call>
+  void Run(const Call& call);
+  template <typename Request, typename Response>
   grpc::ServerUnaryReactor* Serve(const char* method, grpc::CallbackServerContext* context,
-                                  const grpc::ByteBuffer* request, grpc::ByteBuffer* response, Submit submit);
+                                  const grpc::ByteBuffer* request, grpc::ByteBuffer* response);
+  template <typename Request, typename Response>
+  absl::Status ServeStreamed(const char* method, WorkStream& stream, uint64_t tag, int field, const Pieces& message);
+  // A request on a stream, by the field that it stands in.
+  absl::Status TakeStreamed(WorkStream& stream, uint64_t tag, int field, const Pieces& message);
 
   const ServiceEnvironment environment_;
   const ServiceGate gate_{environment_.authenticator, v1::WorkService::service_full_name()};
+  const ServiceGate handle_gate_{environment_.authenticator, v1::HandleService::service_full_name()};
   const std::shared_ptr<CallOrder> order_ = std::make_shared<CallOrder>();  // timers hold a share
+  const std::shared_ptr<TensorUploads> uploads_;
+  RequestStreams streams_{"work_streams"};
 };
 
 }  // namespace penstock

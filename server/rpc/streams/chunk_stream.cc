@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "engine/base/status_macros.h"
+
 namespace penstock {
 
 absl::Status ChunkStream::HoldChunk(MemoryLedger* memory, const std::string& caller, const std::string& pipeline,

@@ -9,6 +9,7 @@
 #include "engine/observe/trace_memory.h"
 #include "server/rpc/call_context.h"
 #include "server/rpc/call_followers.h"
+#include "server/rpc/joint_trace.h"
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
@@ -16,7 +17,6 @@ namespace {
 
 constexpr absl::Duration kLookInterval = absl::Milliseconds(10);
 constexpr int kMaxSteps = 10'000;
-constexpr int64_t kCopies = 2;                 // of a record: as it was taken, and in the part that was asked for
 constexpr int64_t kMaxRecordsOfAll = 1 << 22;  // 256 MiB; a longer recording keeps its end
 
 absl::Status CheckRequest(const v1::ExportTraceRequest& request) {
@@ -44,7 +44,7 @@ absl::Status CheckRequest(const v1::ExportTraceRequest& request) {
 int64_t EndOfSteps(const TraceCapture& capture, int steps) {
   int64_t end = capture.begin_nanos;
   for (const RunSpan& run : RunsOf(capture)) {
-    if (!EndsStep(run.purpose) || run.failed || run.lanes < static_cast<int>(capture.lanes.size())) continue;
+    if (!EndsStep(run.purpose) || run.failed || run.lanes < LanesThere(capture)) continue;
     end = run.end_nanos;
     if (--steps == 0) return end;
   }
@@ -63,7 +63,7 @@ v1::TraceSummary DescribeCapture(const TraceCapture& capture) {
   summary.set_records(records);
   int steps = 0;
   for (const RunSpan& run : RunsOf(capture)) {
-    const bool whole = run.lanes == static_cast<int>(capture.lanes.size());
+    const bool whole = run.lanes == LanesThere(capture);
     if (EndsStep(run.purpose) && !run.failed && whole) ++steps;
   }
   summary.set_steps(steps);
@@ -124,7 +124,7 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
   written_before_ = TraceRecordsWritten(*metrics_);
   {
     absl::MutexLock lock(&mu_);
-    recorder_ = std::make_unique<TraceRecorder>(metrics_, TraceRecorder::From::kNow,
+    recorder_ = std::make_unique<TraceRecorder>(metrics_, TraceRecorder::From::kNow, Rank(0),
                                                 kMaxRecordsOfAll / (2 * metrics_->lane_count()));
   }
   guard().SetBusy(false);
@@ -134,9 +134,32 @@ absl::Status TraceStream::Accept(const grpc::ByteBuffer& bytes) {
 
 // The steps that the rings still have.
 absl::Status TraceStream::TakeKept() {
-  PENSTOCK_RETURN_IF_ERROR(held_.Resize(kCopies * TraceRingBytes(*metrics_)));
-  TraceCapture capture = TraceRecorder(metrics_, TraceRecorder::From::kOldest).Finish();
-  if (request_.first_step() > 0) {
+  PENSTOCK_RETURN_IF_ERROR(held_.Resize(kCopiesOfRecords * TraceRingBytes(*metrics_)));
+  AskRanks(TraceRecorder(metrics_, TraceRecorder::From::kOldest).Finish());
+  return absl::OkStatus();
+}
+
+// The capture has only the lanes of this process.
+void TraceStream::AskRanks(TraceCapture own) {
+  JoinLanes(environment_, *metrics_, std::move(own),
+            [stream = std::static_pointer_cast<TraceStream>(shared_from_this())](TraceCapture whole) {
+              {
+                absl::MutexLock lock(&stream->mu_);
+                stream->whole_ = std::move(whole);
+              }
+              stream->Post(&TraceStream::TakeWhole);
+            });
+}
+
+absl::Status TraceStream::TakeWhole() {
+  TraceCapture capture;
+  {
+    absl::MutexLock lock(&mu_);
+    capture = std::move(whole_);
+  }
+  if (request_.steps() > 0) {
+    capture = CutTrace(capture, capture.begin_nanos, EndOfSteps(capture, request_.steps()));
+  } else if (request_.first_step() > 0) {
     const int64_t last = std::max(request_.first_step(), request_.last_step());
     PENSTOCK_ASSIGN_OR_RETURN(capture, CutTraceToSteps(capture, request_.first_step(), last));
   }
@@ -153,7 +176,7 @@ absl::Status TraceStream::Record() {
     absl::MutexLock lock(&mu_);
     if (ended_) return absl::OkStatus();
     const int64_t records = std::min(TraceRecordsWritten(*metrics_) - written_before_, kMaxRecordsOfAll);
-    PENSTOCK_RETURN_IF_ERROR(held_.Resize(kCopies * records * static_cast<int64_t>(sizeof(TraceRecord))));
+    PENSTOCK_RETURN_IF_ERROR(held_.Resize(kCopiesOfRecords * records * static_cast<int64_t>(sizeof(TraceRecord))));
     recorder_->Collect();
     const int64_t now = environment_.clock->NowNanos();
     if (recorder_->steps_ended() > steps_ended_) step_end_nanos_ = now;
@@ -171,7 +194,7 @@ absl::Status TraceStream::Record() {
     capture = recorder_->Finish();
     recorder_.reset();
   }
-  StartFile(CutTrace(capture, capture.begin_nanos, EndOfSteps(capture, request_.steps())));
+  AskRanks(std::move(capture));
   return absl::OkStatus();
 }
 

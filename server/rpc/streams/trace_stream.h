@@ -26,7 +26,7 @@ namespace penstock {
 //
 // Model:     With `steps`, it says by an empty message that it records, looks at the rings every few milliseconds until
 //            so many steps have ended, and takes what has come each time, so that a recording may be longer than the
-//            rings. Else it copies the rings at once.
+//            rings. Else it copies the rings at once. Then the other ranks are asked for theirs.
 // Owns:      the capture and a slot. A share of the pipeline's metrics while it records, none of the pipeline.
 // Threads:   gRPC's callback threads and the timers' hand everything on to the job thread, which has all members to
 //            itself but those under mu_.
@@ -50,6 +50,8 @@ class TraceStream final : public WriteStream {
   absl::Status Accept(const grpc::ByteBuffer& request);
   absl::Status Record() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status TakeKept();
+  void AskRanks(TraceCapture own) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status TakeWhole() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status SendNext();
   void StartFile(TraceCapture capture);
   void OnSent() override;
@@ -73,6 +75,7 @@ class TraceStream final : public WriteStream {
 
   absl::Mutex mu_;
   std::unique_ptr<TraceRecorder> recorder_ ABSL_GUARDED_BY(mu_);  // while it records
+  TraceCapture whole_ ABSL_GUARDED_BY(mu_);                       // of all ranks, on its way to the job thread
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   TimerQueue::TimerId timer_ ABSL_GUARDED_BY(mu_) = TimerQueue::kNoTimer;
 };

@@ -13,6 +13,8 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "engine/base/error.h"
@@ -28,12 +30,17 @@ class OtherRank {
   explicit OtherRank(const char* kind) {
     std::array<int, 2> in = {}, out = {};
     EXPECT_EQ(pipe(in.data()) + pipe(out.data()), 0);
+    std::vector<char*> environment;  // without what this process has prepared for itself
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      if (!std::string_view(*variable).starts_with("UCX_")) environment.push_back(*variable);
+    }
+    environment.push_back(nullptr);
     id_ = fork();
     if (id_ == 0) {
       dup2(in[0], STDIN_FILENO);
       dup2(out[1], STDOUT_FILENO);
       for (int descriptor = 3; descriptor < 1024; ++descriptor) close(descriptor);
-      execl(kCarrierRank, kCarrierRank, kind, nullptr);
+      execle(kCarrierRank, kCarrierRank, kind, nullptr, environment.data());
       _exit(127);
     }
     close(in[0]);

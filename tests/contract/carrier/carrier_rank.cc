@@ -1,6 +1,8 @@
 // Rank 1 in a process of its own, over the carrier that the argument names: writes its address as hex, reads rank 0's,
 // then sends 16 MiB to it without end, until it is killed.
 
+#include <unistd.h>
+
 #include <iostream>
 #include <memory>
 #include <string>
@@ -9,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/ucx/ucx_carrier.h"
+#include "engine/ucx/ucx_environment.h"
 #include "tests/contract/carrier/grpc_carrier_factory.h"
 
 namespace penstock::testing {
@@ -49,6 +52,10 @@ int Run(std::string_view kind) {
     GrpcCarrierFactory factory;
     return SendWithoutEnd(*factory.Make(Rank(1)));
   }
+  for (char** variable = environ; *variable != nullptr; ++variable) {  // it prepares all by itself
+    if (std::string_view(*variable).starts_with("UCX_")) return 3;
+  }
+  PrepareUcxEnvironment({.network_interface = "lo"});
   auto carrier = UcxCarrier::Create({});
   return carrier.ok() ? SendWithoutEnd(**carrier) : 1;
 }

@@ -1,18 +1,49 @@
 #include "engine/ucx/ucx_carrier.h"
 
-#include <cstdlib>
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <signal.h>
 
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "engine/base/error.h"
 #include "engine/ucx/ucx_environment.h"
 #include "tests/contract/carrier/carrier_contract.h"
 #include "tests/contract/carrier/carrier_process_contract.h"
 #include "tests/contract/transport/group_transport_contract.h"
 #include "tests/contract/transport/transport_contract.h"
+#include "tests/support/failing_new.h"
 
 namespace penstock::testing {
 
 const char* const kCarrierRank = PENSTOCK_CARRIER_RANK;
 
 namespace {
+
+bool UcxIsLoaded() { return dlopen("libucs.so.0", RTLD_LAZY | RTLD_NOLOAD) != nullptr; }
+
+// By signal.
+std::vector<void (*)(int)> SignalHandlers() {
+  std::vector<void (*)(int)> handlers;
+  for (int number = 1; number < NSIG; ++number) {
+    struct sigaction action = {};
+    sigaction(number, nullptr, &action);
+    handlers.push_back(action.sa_handler);
+  }
+  return handlers;
+}
+
+// This process before main(), and thus before any thread.
+struct AtStart {
+  AtStart() { PrepareUcxEnvironment({.network_interface = "lo"}); }
+  const bool ucx_is_loaded = UcxIsLoaded();
+  const std::vector<void (*)(int)> handlers = SignalHandlers();
+};
+const AtStart at_start;
 
 struct UcxCarrierFactory {
   static constexpr const char* kKind = "ucx";
@@ -28,13 +59,49 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Ucx, CarrierProcessContract, UcxCarrierFactory);
 INSTANTIATE_TYPED_TEST_SUITE_P(Ucx, GroupTransportContract, UcxCarrierFactory);
 INSTANTIATE_TYPED_TEST_SUITE_P(UcxTwoRanks, TransportContract, TwoRanksFactory<UcxCarrierFactory>);
 
-// CMakeLists.txt sets the same for this program.
-TEST(UcxEnvironment, IsThatOfThisProgram) {
-  for (const auto& [name, value] : UcxEnvironment({.network_interface = "lo"})) {
-    const char* const set = std::getenv(name.c_str());
-    ASSERT_NE(set, nullptr) << name;
-    EXPECT_EQ(set, value) << name;
-  }
+TEST(UcxCarrier, LoadsUcxWithTheFirstAndLeavesSignalsAlone) {
+  EXPECT_FALSE(at_start.ucx_is_loaded);
+  UcxCarrierFactory().Make(Rank(0));
+  EXPECT_TRUE(UcxIsLoaded());
+  EXPECT_EQ(SignalHandlers(), at_start.handlers);
+}
+
+TEST(UcxCarrier, WithoutItsNetworkIsNotMade) {
+  setenv("UCX_NET_DEVICES", "nosuch0", /*overwrite=*/1);
+  const auto carrier = UcxCarrier::Create({});
+  setenv("UCX_NET_DEVICES", "lo", /*overwrite=*/1);
+  EXPECT_EQ(carrier.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(carrier.status()), "LISTEN_FAILED");
+  EXPECT_THAT(std::string(carrier.status().message()),
+              ::testing::HasSubstr("No such device (UCX_NET_DEVICES=nosuch0)"));
+}
+
+// It may be a message that somebody waits for, and it has left its sender.
+TEST(UcxCarrier, APayloadForWhichThereIsNoMemoryCostsTheEdge) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  UcxCarrierFactory factory;
+  CarrierEnd from(factory.Make(Rank(0)));
+  const auto to = factory.Make(Rank(1));
+  std::string place(int64_t{1} << 20, '\0');
+  absl::Notification ended;
+  const auto end = [&](const absl::Status& status) {
+    EXPECT_TRUE(StopFailingNew());
+    EXPECT_EQ(ReasonOf(status), "HOST_MEMORY");
+    ended.Notify();
+  };
+  const auto on_header = [&](std::string_view, int64_t bytes) {
+    absl::StatusOr<Landing> landing = Landing{.places = {{place.data(), bytes}}, .on_ended = end};
+    FailNewOnce(0);
+    return landing;
+  };
+  ASSERT_TRUE(to->Start({{Rank(0), from.carrier->address()}},
+                        {.on_header = on_header, .on_lost = [](Rank, const absl::Status&) {}})
+                  .ok());
+  ASSERT_TRUE(from.Start({{Rank(1), to->address()}}).ok());
+  from.carrier->Send(Rank(1), {.header = "x", .payload = {OwnedPiece(place)}});
+  EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Minutes(1)));
+  EXPECT_TRUE(from.AwaitLosses(1));
+  to->Close();
 }
 
 }  // namespace

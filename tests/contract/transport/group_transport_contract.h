@@ -14,12 +14,12 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "engine/base/error.h"
-#include "engine/base/thread.h"
 #include "engine/transport/group_transport.h"
 
 namespace penstock::testing {
@@ -212,33 +212,72 @@ TYPED_TEST_P(GroupTransportContract, LateMessagesAreDroppedAndCountedAndGiveCred
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(ranks.Send(this->Key(i), this->Value(i)).ok());
   ASSERT_TRUE(ranks.Send(this->Key(0, 2), this->Value(8)).ok());
   EXPECT_EQ(ranks.ranks[1]->Receive(this->Key(0, 2))->values.TensorAt(0)[0].template item<float>(), 8);
-  EXPECT_EQ(ranks.ranks[1]->edges.counts().unwanted, 3);
-  EXPECT_EQ(ranks.ranks[1]->edges.counts().received, 1);
+  while (ranks.ranks[1]->edges.counts().unwanted < 3) std::this_thread::yield();
+  EXPECT_EQ(ranks.ranks[1]->edges.counts().received.at(Rank(0)).messages, 1);
 }
 
-TYPED_TEST_P(GroupTransportContract, CreditBoundsWhatIsNotTaken) {
-  typename TestFixture::Ranks ranks({.credit = {.messages = 2, .bytes = 1000}, .send_timeout_nanos = 0});
+// Messages of another stream, sent last, show that those before them have come or will not.
+TYPED_TEST_P(GroupTransportContract, CreditBoundsWhatOneStreamMakesAReceiverHold) {
+  typename TestFixture::Ranks ranks({.credit = {.messages = 2, .bytes = 1000}});
   ranks.Open(1);
-  ASSERT_TRUE(ranks.Send(this->Key(0), this->Value(0)).ok());
-  ASSERT_TRUE(ranks.Send(this->Key(1), this->Value(1)).ok());
-  ASSERT_TRUE(ranks.ranks[1]->AwaitArrivals(2));
-  const absl::Status stalled = ranks.Send(this->Key(2), this->Value(2));
-  EXPECT_EQ(stalled.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(ReasonOf(stalled), "EDGE_STALLED");
-  EXPECT_EQ(ranks.ranks[1]->transport->waiting(), 2);
-  EXPECT_EQ(ReasonOf(ranks.Send(this->Key(3), Batch(at::zeros({251})))), "TENSOR_TOO_LARGE");
+  ranks.Open(2);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(ranks.Send(this->Key(i), this->Value(i)).ok());
+  ASSERT_TRUE(ranks.Send(this->Key(0, 2), Batch(at::zeros({1000}))).ok());  // one goes, whatever its size
+  ASSERT_TRUE(ranks.Send(this->Key(1, 2), this->Value(1)).ok());
+  MessageKey last = this->Key(0, 2);
+  last.stage = 3;
+  ASSERT_TRUE(ranks.Send(last, this->Value(0)).ok());
+  ASSERT_TRUE(ranks.ranks[1]->Receive(last).has_value());
+  EXPECT_EQ(ranks.ranks[1]->transport->waiting(), 3);
+  ASSERT_TRUE(ranks.ranks[1]->Receive(this->Key(0, 2)).has_value());
+  EXPECT_TRUE(ranks.ranks[1]->Receive(this->Key(1, 2)).has_value());
 }
 
-TYPED_TEST_P(GroupTransportContract, ASendGoesOnWhenItsReceiverTakes) {
-  typename TestFixture::Ranks ranks({.credit = {.messages = 1, .bytes = 1000}});
+TYPED_TEST_P(GroupTransportContract, NobodyWaitsForCreditAndAllComesInItsOrder) {
+  typename TestFixture::Ranks ranks({.credit = {.messages = 1, .bytes = 1}});
   ranks.Open(1);
   constexpr int kMessages = 50;
-  Thread sender("sender", [&] {
-    for (int i = 0; i < kMessages; ++i) EXPECT_TRUE(ranks.Send(this->Key(i), this->Value(i)).ok());
-  });
+  for (int i = 0; i < kMessages; ++i) ASSERT_TRUE(ranks.Send(this->Key(i), this->Value(i)).ok());
   for (int i = 0; i < kMessages; ++i) {
     ASSERT_EQ(ranks.ranks[1]->Receive(this->Key(i))->values.TensorAt(0)[0].template item<float>(), i);
   }
+}
+
+TYPED_TEST_P(GroupTransportContract, AStreamOfWhichNothingIsTakenStallsAtLast) {
+  typename TestFixture::Ranks ranks({.credit = {.messages = 1, .bytes = 1000}, .send_timeout_nanos = -1});
+  ranks.Open(1);
+  ASSERT_TRUE(ranks.Send(this->Key(0), this->Value(0)).ok());
+  ASSERT_TRUE(ranks.Send(this->Key(1), this->Value(1)).ok());
+  const absl::Status stalled = ranks.Send(this->Key(2), this->Value(2));
+  EXPECT_EQ(stalled.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(ReasonOf(stalled), "EDGE_STALLED");
+}
+
+TYPED_TEST_P(GroupTransportContract, WhatWaitsOfARunThatHasEndedIsNotSent) {
+  typename TestFixture::Ranks ranks({.credit = {.messages = 1, .bytes = 1000}});
+  ranks.Open(1);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(ranks.Send(this->Key(i), this->Value(i)).ok());
+  ranks.ranks[0]->transport->Close(1);
+  ASSERT_TRUE(ranks.ranks[1]->Receive(this->Key(0)).has_value());
+  ranks.Open(2);
+  ASSERT_TRUE(ranks.Send(this->Key(0, 2), this->Value(0)).ok());
+  ASSERT_TRUE(ranks.ranks[1]->Receive(this->Key(0, 2)).has_value());
+  EXPECT_EQ(ranks.ranks[1]->edges.counts().received.at(Rank(0)).messages, 2);
+}
+
+TYPED_TEST_P(GroupTransportContract, APeerMayBeginSoManyRunsAheadAndNoMore) {
+  typename TestFixture::Ranks ranks;
+  constexpr int kEarlyRuns = 1000;
+  for (int run = 1; run <= kEarlyRuns + 1; ++run) {
+    ranks.ranks[0]->transport->Open(run);
+    ASSERT_TRUE(ranks.Send(this->Key(0, run), this->Value(0)).ok());
+  }
+  EXPECT_EQ(ValuesOf(ranks.ranks[1]->AwaitFailure())["field"], "key.run");
+  EXPECT_EQ(ranks.ranks[1]->transport->waiting(), kEarlyRuns);
+  ranks.ranks[1]->transport->Open(1);
+  ranks.ranks[0]->transport->Open(kEarlyRuns + 2);
+  ASSERT_TRUE(ranks.Send(this->Key(0, kEarlyRuns + 2), this->Value(0)).ok());
+  EXPECT_TRUE(ranks.ranks[1]->Receive(this->Key(0, kEarlyRuns + 2)).has_value());
 }
 
 TYPED_TEST_P(GroupTransportContract, AnUnplannedTensorIsAnErrorOnBothSidesAndNothingArrives) {
@@ -288,11 +327,18 @@ TYPED_TEST_P(GroupTransportContract, ForeignFramesAreDroppedAndCountedAndLiesAre
                   .ok());
   rank.Start(peer->address());
   rank.transport->Open(1);
-  const auto message = EncodeTensorMessage({.run = 1, .kind = MessageKind::kGradient, .stage = 0}, this->Value(3));
-  const FrameHeader right{.from = Rank(1), .to = Rank(0), .channel = {"pipeline", Epoch(1)}, .payload_bytes = 8};
+  const MessageKey key{.run = 1, .kind = MessageKind::kGradient, .stage = 0};
+  const auto message = EncodeTensorMessage(key, this->Value(3));
+  const FrameHeader right{
+      .from = Rank(1), .to = Rank(0), .channel = {"pipeline", Epoch(1)}, .stream = StreamOf(key), .payload_bytes = 8};
   const auto send = [&](FrameHeader header, std::string_view content) {
     header.content = content;
     peer->Send(Rank(0), {.header = EncodeFrameHeader(header), .payload = message->payload});
+  };
+  const auto send_as = [&](const MessageKey& other, const Batch& values) {
+    FrameHeader header = right;
+    header.stream = StreamOf(other);
+    send(header, EncodeTensorMessage(other, values)->header);
   };
   FrameHeader header = right;
   header.group.key[3] = 1;
@@ -317,17 +363,20 @@ TYPED_TEST_P(GroupTransportContract, ForeignFramesAreDroppedAndCountedAndLiesAre
   header.content = message->header;
   peer->Send(Rank(0), {.header = EncodeFrameHeader(header)});  // and none come
   send(right, std::string_view(message->header).substr(0, 30));
-  send(right, EncodeTensorMessage({.run = 1, .kind = MessageKind::kGradient, .stage = 1}, this->Value(3))->header);
-  send(right, EncodeTensorMessage({.run = 1, .stage = 2}, Batch(at::zeros({3})))->header);
-  send(right, EncodeTensorMessage({.run = 1, .stage = 2, .peer = 0}, this->Value(3))->header);
+  send_as({.run = 1, .kind = MessageKind::kGradient, .stage = 1}, this->Value(3));
+  send_as({.run = 1, .stage = 2}, Batch(at::zeros({3})));
+  send_as({.run = 1, .stage = 2, .peer = 0}, this->Value(3));
+  header = right;
+  ++header.stream.number;  // so that it would use another's credit
+  send(header, message->header);
   send(right, message->header);
   ASSERT_TRUE(rank.AwaitArrivals(1));
-  EXPECT_TRUE(rank.transport->TryReceive({.run = 1, .kind = MessageKind::kGradient, .stage = 0}).has_value());
+  EXPECT_TRUE(rank.transport->TryReceive(key).has_value());
   const EdgeCounts counts = rank.edges.counts();
   EXPECT_EQ(counts.strangers, 1);
   EXPECT_EQ(counts.stale, 3);
   EXPECT_EQ(counts.malformed, 2);
-  EXPECT_EQ(counts.received, 1);
+  EXPECT_EQ(counts.received.at(Rank(1)).messages, 1);
   EXPECT_EQ(rank.transport->waiting(), 0);
   std::vector<absl::Status> own;
   {
@@ -337,21 +386,19 @@ TYPED_TEST_P(GroupTransportContract, ForeignFramesAreDroppedAndCountedAndLiesAre
   std::vector<std::string> fields;
   for (const absl::Status& failure : own) fields.push_back(ValuesOf(failure)["field"]);
   EXPECT_EQ(fields, (std::vector<std::string>{"payload_bytes", "payload_bytes", fields.at(2), "key.stage", "values[0]",
-                                              "key.peer"}));
+                                              "key.peer", "stream"}));
   const auto told = [&] { return refusals.size() == own.size(); };
   absl::MutexLock lock(&mu);
   EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&told), absl::Minutes(1)));
   for (size_t i = 0; i < refusals.size(); ++i) EXPECT_EQ(ValuesOf(refusals[i])["field"], fields[i]);
 }
 
-TYPED_TEST_P(GroupTransportContract, ALostPeerIsToldOnceAndEndsWaitingAndLaterSends) {
+TYPED_TEST_P(GroupTransportContract, ALostPeerIsToldOnceAndEndsLaterSends) {
   typename TestFixture::Ranks ranks({.credit = {.messages = 1, .bytes = 1000}});
   ranks.Open(1);
   ASSERT_TRUE(ranks.Send(this->Key(0), this->Value(0)).ok());
-  ASSERT_TRUE(ranks.ranks[1]->AwaitArrivals(1));
-  Thread sender("sender", [&] { EXPECT_EQ(ReasonOf(ranks.Send(this->Key(1), this->Value(1))), "RANK_LOST"); });
+  ASSERT_TRUE(ranks.Send(this->Key(1), this->Value(1)).ok());  // waits
   ranks.ranks[0]->edges.Lose(Rank(1), absl::UnavailableError("its heart stopped"));
-  sender.Join();
   const absl::Status failure = ranks.ranks[0]->AwaitFailure();
   EXPECT_EQ(failure.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ReasonOf(failure), "RANK_LOST");
@@ -368,17 +415,21 @@ TYPED_TEST_P(GroupTransportContract, APeerThatSaysGoodbyeIsNoFailure) {
   ASSERT_TRUE(ranks.ranks[1]->AwaitArrivals(1));
   ranks.ranks[1]->transport.reset();
   ranks.ranks[1]->edges.Close();
-  EXPECT_EQ(ReasonOf(ranks.Send(this->Key(1), this->Value(1))), "RANK_LOST");  // waits for credit until it is told
+  while (ranks.ranks[0]->edges.StatusOf(Rank(1)).ok()) std::this_thread::yield();
+  EXPECT_EQ(ReasonOf(ranks.Send(this->Key(1), this->Value(1))), "RANK_LOST");
   absl::MutexLock lock(&ranks.ranks[0]->mu);
   EXPECT_TRUE(ranks.ranks[0]->failures.empty());
 }
 
 REGISTER_TYPED_TEST_SUITE_P(GroupTransportContract, NestedValuesAndLargeTensorsArriveBitForBit,
                             KeepsMessagesOfARunThatOnlyTheSenderHasBegun, DropsEarlyMessagesOfARunThatIsAborted,
-                            LateMessagesAreDroppedAndCountedAndGiveCreditBack, CreditBoundsWhatIsNotTaken,
-                            ASendGoesOnWhenItsReceiverTakes, AnUnplannedTensorIsAnErrorOnBothSidesAndNothingArrives,
+                            LateMessagesAreDroppedAndCountedAndGiveCreditBack,
+                            CreditBoundsWhatOneStreamMakesAReceiverHold, NobodyWaitsForCreditAndAllComesInItsOrder,
+                            AStreamOfWhichNothingIsTakenStallsAtLast, WhatWaitsOfARunThatHasEndedIsNotSent,
+                            APeerMayBeginSoManyRunsAheadAndNoMore,
+                            AnUnplannedTensorIsAnErrorOnBothSidesAndNothingArrives,
                             WhatIsThrownOnACarriersThreadEndsNothingButItsMessage,
-                            ForeignFramesAreDroppedAndCountedAndLiesAreRefused,
-                            ALostPeerIsToldOnceAndEndsWaitingAndLaterSends, APeerThatSaysGoodbyeIsNoFailure);
+                            ForeignFramesAreDroppedAndCountedAndLiesAreRefused, ALostPeerIsToldOnceAndEndsLaterSends,
+                            APeerThatSaysGoodbyeIsNoFailure);
 
 }  // namespace penstock::testing

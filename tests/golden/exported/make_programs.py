@@ -4,6 +4,7 @@
 import json
 import pathlib
 import struct
+import sys
 
 import small_models
 import torch
@@ -11,6 +12,10 @@ from torch._export.serde.serialize import serialize
 from torch.export import Dim, export, save
 
 FOLDER = pathlib.Path(__file__).parent
+sys.path.insert(0, str(FOLDER.parents[2] / "client" / "python"))
+
+import penstock  # noqa: E402
+
 TYPES = {torch.float32: "F32", torch.int64: "I64", torch.bool: "BOOL"}
 
 
@@ -102,6 +107,13 @@ def main():
     make("attending", small_models.Attending(), rows, ({0: batch},) * 3, ("both",))
     mixed = (torch.randn(4, 3, 5), torch.rand(4, 1))
     make("mixed", small_models.Mixed(), mixed, ({0: batch},) * 2, ("both",), "values")
+    penstock.export(
+        small_models.Simple(),
+        (torch.ones(2, 16, dtype=torch.int32), torch.ones(2, 16, dtype=torch.int32)),
+        FOLDER / "simple.pt2",
+        input_names=["INPUT0", "INPUT1"],
+        output_names=["OUTPUT0", "OUTPUT1"],
+    )
     make("mixed_dropout", small_models.Mixed(0.25), mixed, ({0: batch},) * 2, ("both",))
 
 

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import penstock
 import pytest
 import torch
@@ -88,6 +89,68 @@ def test_any_batch_through_the_daemon(client: penstock.Client, tmp_path: pathlib
     pipeline.delete()
     client.models.delete(brought.name)
     assert brought.name not in [one.name for one in client.models.list()]
+
+
+class Simple(nn.Module):
+    """The model of other servers' examples: names in capitals, whole numbers, nothing to learn."""
+
+    def forward(self, INPUT0: torch.Tensor, INPUT1: torch.Tensor) -> dict[str, torch.Tensor]:  # noqa: N803
+        return {"OUTPUT0": INPUT0 + INPUT1, "OUTPUT1": INPUT0 - INPUT1}
+
+
+NUMBERS = (torch.ones(2, 16, dtype=torch.int32), torch.ones(2, 16, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("modes", [("evaluation", "training"), ("training",)])
+def test_names_are_the_authors(client: penstock.Client, tmp_path: pathlib.Path, modes: tuple[str, ...]) -> None:
+    path = tmp_path / f"{fresh_name('simple')}.pt2"
+    exported = penstock.export(Simple(), NUMBERS, path, modes=modes)
+    assert exported.inputs == ("INPUT0", "INPUT1") and exported.outputs == ("OUTPUT0", "OUTPUT1")
+    brought = client.models.upload(path)
+    pipeline = client.create_pipeline(fresh_name("simple"), model=brought, stages=1, micro_batches=1)
+    assert [one.name for one in pipeline.signature.inputs] == ["INPUT0", "INPUT1"]
+    given = {"INPUT0": np.arange(16, dtype=np.int32)[None], "INPUT1": np.ones((1, 16), np.int32)}
+    answer = pipeline.infer(given)
+    assert answer["OUTPUT0"].tolist() == (given["INPUT0"] + given["INPUT1"]).tolist()
+    assert answer["OUTPUT1"].tolist() == (given["INPUT0"] - given["INPUT1"]).tolist()
+    with pytest.raises(penstock.PenstockError, match="input0"):
+        pipeline.infer({"input0": given["INPUT0"], "INPUT1": given["INPUT1"]})
+    pipeline.delete()
+    client.models.delete(brought.name)
+
+
+def test_names_can_be_chosen(client: penstock.Client, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / f"{fresh_name('net')}.pt2"
+    names: dict[str, Any] = {"input_names": ["serving default/x:0", "X"], "output_names": ["Logits", "logits"]}
+    exported = penstock.export(Net(), INPUTS, path, **CHOICE, **names)
+    assert exported.inputs == ("serving default/x:0", "X") and exported.outputs == ("Logits", "logits")
+    brought = client.models.upload(path)
+    assert [one.name for one in brought.signature.inputs] == names["input_names"]
+    assert [one.name for one in brought.signature.outputs] == names["output_names"]
+    pipeline = client.create_pipeline(fresh_name("net"), model=brought, stages=2, micro_batches=1)
+    rows = np.ones((3, 4), np.float32)
+    answer = pipeline.infer({"serving default/x:0": rows, "X": rows})
+    assert answer["Logits"].shape == (3, 3) and answer["logits"].shape == (3, 8)
+    pipeline.delete()
+    client.models.delete(brought.name)
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ({"input_names": ["x"]}, r"input_names: must name each of \['x', 'scale'\], got \['x'\]"),
+        ({"input_names": "xy"}, "input_names: must name each of .*, got 'xy'"),
+        ({"input_names": ["x", "x"]}, r"input_names\[1\]: must not repeat, got 'x'"),
+        ({"input_names": ["x", ""]}, r"input_names\[1\]: must be 1 to 128 printable ASCII characters, got ''"),
+        ({"output_names": ["a\nb", "c"]}, r"output_names\[0\]: must be 1 to 128 printable ASCII characters, got 'a\\n"),
+        ({"output_names": ["c", "x" * 129]}, r"output_names\[1\]: must be 1 to 128 printable"),
+        ({"output_names": ["c", 7]}, r"output_names\[1\]: must be 1 to 128 printable ASCII characters, got 7"),
+    ],
+)
+def test_bad_names_are_told(names: dict[str, Any], says: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(penstock.ExportError, match=says):
+        penstock.export(Net(), INPUTS, tmp_path / "x.pt2", **CHOICE, **names)
+    assert not list(tmp_path.iterdir())
 
 
 def test_experts_of_transformers(client: penstock.Client, tmp_path: pathlib.Path) -> None:

@@ -73,6 +73,11 @@ ScheduleCosts RandomCosts(int stages, std::mt19937* random) {
   }
   costs.hop = std::uniform_int_distribution<Ticks>(0, kTicksPerUnit)(*random);
   costs.optimizer_barrier = (*random)() % 2 == 0;
+  for (int stage = 1; stage < stages; ++stage) {
+    if ((*random)() % 4 != 0) continue;  // a link
+    costs.edges[{stage - 1, stage}] = {.transfer = std::uniform_int_distribution<Ticks>(0, kTicksPerUnit)(*random),
+                                       .latency = std::uniform_int_distribution<Ticks>(0, kTicksPerUnit)(*random)};
+  }
   return costs;
 }
 

@@ -99,6 +99,8 @@ TEST(LogTest, TheLevelChangesWhileTheProgramRunsAndTheChangeIsToldUnderBothLevel
   EXPECT_EQ(debug() + Written([] { LogWarning("quiet"); }), "");
   EXPECT_THAT(change(LogLevel::kWarning), MatchesRegex(".* W log level changed .*\n"));
   EXPECT_THAT(change(LogLevel::kInfo), HasSubstr("to=\"info\""));
+  EXPECT_EQ(SetLogLevel(LogLevel::kError), LogLevel::kInfo);
+  EXPECT_EQ(SetLogLevel(LogLevel::kInfo), LogLevel::kError);
 }
 
 TEST(LogTest, LevelsHaveTheNamesOfTheFlag) {

@@ -193,7 +193,8 @@ TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
                 "--checkpoint always --optimizer adamw --learning-rate 1e-3 --weight-decay 0.1 --clip-norm 1.0 "
                 "--warmup-steps 10 "
                 "--total-steps 100 --loss cross_entropy --seed 7 --bubble-filling off --inference-share 0.05 "
-                "--inference-max-wait 1.5 --planning-seconds 7.5"),
+                "--inference-max-wait 1.5 --planning-seconds 7.5 --batch-rows 32 --batch-micro-batch-rows 8 "
+                "--batch-delay 0.5"),
             0)
       << err_;
   EXPECT_THAT(err_, HasSubstr("created pipelines/small; next: penstock train small"));
@@ -221,6 +222,9 @@ TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
   EXPECT_EQ(spec.bubble_filling().inference_share(), 0.05);
   EXPECT_EQ(spec.bubble_filling().max_wait_seconds(), 1.5);
   EXPECT_EQ(spec.planning_seconds(), 7.5);
+  EXPECT_EQ(spec.dynamic_batching().max_rows(), 32);
+  EXPECT_EQ(spec.dynamic_batching().micro_batch_rows(), 8);
+  EXPECT_EQ(spec.dynamic_batching().max_delay_seconds(), 0.5);
 }
 
 TEST_F(CommandLineTest, AnOptimizerIsDescribedAndUpdated) {
@@ -684,6 +688,15 @@ TEST_F(CommandLineTest, HandlesTravelThroughFiles) {
   const auto read = ReadSafetensors(out_);
   ASSERT_TRUE(read.ok());
   EXPECT_EQ((*read)[0].bytes(), tensors[0].bytes());
+  EXPECT_EQ(Run("handle share " + name + " bob --lease 60 -o name"), 0) << err_;
+  EXPECT_EQ(out_, name + "-shared\n");
+  EXPECT_THAT(err_, HasSubstr("bob can use it now: penstock handle fetch " + name + "-shared"));
+  EXPECT_EQ(Run("handle share " + name + " bob --lease 60 -o json"), 0);
+  const Json shared = Json::parse(out_, nullptr, false);
+  EXPECT_EQ(shared["owner"], "bob");
+  EXPECT_EQ(shared["expire_time"], "1970-01-01T00:01:00.000Z");
+  EXPECT_THAT(daemon_.RequestIds("ShareHandle"), SizeIs(2));
+  EXPECT_EQ(Run("handle share " + name), 2) << "with nobody";
   EXPECT_EQ(Run("handle release " + name), 0);
   EXPECT_EQ(daemon_.LiveHandles(), 0);
 }

@@ -22,6 +22,7 @@
 namespace penstock {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -191,6 +192,31 @@ TEST_F(OperatorCommandsTest, TopShowsLanesAgainAndAgain) {
   EXPECT_TRUE(json["pipelines"][0]["lanes"][0].contains("busy"));
 }
 
+// --- stats, log level ------------------------------------------------------------------------------------------------
+
+TEST_F(OperatorCommandsTest, StatsTellsOfEachUpdate) {
+  EXPECT_EQ(Run("stats gpt"), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("gpt  step 0"));
+  EXPECT_THAT(out_, HasSubstr("LANE  DEVICE"));
+  EXPECT_EQ(Run("stats gpt --updates 3 --interval 0.1 -o jsonl"), 0) << err_;
+  EXPECT_EQ(std::count(out_.begin(), out_.end(), '\n'), 3);
+  EXPECT_TRUE(Json::parse(out_.substr(0, out_.find('\n')), nullptr, false).contains("lanes"));
+  EXPECT_EQ(Run("stats"), 2) << "of no pipeline";
+}
+
+TEST_F(OperatorCommandsTest, TheLogLevelIsShownAndChanged) {
+  EXPECT_EQ(Run("log level"), 0) << err_;
+  EXPECT_EQ(out_, "info\n");
+  EXPECT_EQ(Run("log level debug"), 0) << err_;
+  EXPECT_EQ(out_, "debug\n");
+  EXPECT_THAT(err_, HasSubstr("was info"));
+  EXPECT_EQ(Run("log level error -o json"), 0);
+  const Json json = Json::parse(out_, nullptr, false);
+  EXPECT_EQ(json["before"], "debug");
+  EXPECT_EQ(json["now"], "error");
+  EXPECT_EQ(Run("log level ../etc"), 2);
+}
+
 // --- bench -----------------------------------------------------------------------------------------------------------
 
 TEST(BenchLoadTest, PercentilesAreNearestRank) {
@@ -290,6 +316,9 @@ TEST_F(OperatorCommandsTest, BenchMeasuresEachLoad) {
   EXPECT_EQ(trained["calls"], "train") << out_;
   EXPECT_GT(trained["points"][0]["server"]["compute_seconds"].get<double>(), 0);
   EXPECT_EQ(daemon_.LastTrainStep().learning_rate(), 0) << "the weights stay";
+  EXPECT_EQ(daemon_.LastTrainStep().reply().wait_for().seconds(), 60);
+  EXPECT_EQ(Run("--timeout 5 bench gpt --train --rows 2 --concurrency 1" + quick), 0) << err_;
+  EXPECT_EQ(daemon_.LastTrainStep().reply().wait_for().seconds(), 5) << "a call takes no longer";
   EXPECT_TRUE(daemon_.LastTrainStep().has_learning_rate());
   EXPECT_EQ(daemon_.LastTrainStep().target().name(), "targets");
   EXPECT_EQ(Run("bench gpt --concurrency 1" + brief + "0"), 7) << "no three windows are equal";
@@ -297,6 +326,61 @@ TEST_F(OperatorCommandsTest, BenchMeasuresEachLoad) {
                             "--rate 1:2:3:4", "--rate nan", "--rate 1:nan", "--rate inf"}) {
     EXPECT_EQ(Run("bench gpt " + std::string(wrong) + quick), 2) << wrong;
   }
+}
+
+TEST_F(OperatorCommandsTest, BenchSpeaksOpenInferenceToTwoServersInTurns) {
+  world_.clock = RealClock();
+  testing::FakeDaemon other;
+  const std::string quick = " --open-inference --warm-up 0.05 --window 0.1 --max-windows 3 --stability-percentage 200";
+  const std::string compare = "bench mlp --rows 2 --sequence 5 --concurrency 1:2 --compare " + other.Address() + quick;
+  EXPECT_EQ(Run(compare + " -o json"), 0) << err_;
+  const Json json = Json::parse(out_, nullptr, false);
+  ASSERT_EQ(json["points"].size(), 4) << out_;
+  const std::string first = json["points"][0]["address"];
+  std::vector<std::string> servers;
+  for (const Json& point : json["points"]) {
+    servers.push_back(point["address"]);
+    EXPECT_GT(point["calls"].get<int64_t>(), 0);
+    EXPECT_EQ(point["server"]["rows_per_run"], 4);
+    EXPECT_NEAR(point["server"]["server_seconds"].get<double>(), 0.007, 1e-9);
+    EXPECT_NEAR(point["server"]["queue_seconds"].get<double>(), 0.002, 1e-9);
+  }
+  EXPECT_THAT(servers, ElementsAre(first, other.Address(), other.Address(), first));
+  for (const testing::FakeDaemon* each : {&std::as_const(daemon_), &std::as_const(other)}) {
+    const inference::ModelInferRequest sent = each->LastModelInfer();
+    EXPECT_EQ(sent.model_name(), "mlp");
+    ASSERT_EQ(sent.inputs_size(), 1);
+    EXPECT_EQ(sent.inputs(0).name(), "INPUT");
+    EXPECT_EQ(sent.inputs(0).datatype(), "INT32");
+    EXPECT_THAT(sent.inputs(0).shape(), ElementsAre(2, 5, 3));
+    EXPECT_EQ(sent.raw_input_contents(0).size(), 2 * 5 * 3 * 4);
+  }
+  ASSERT_EQ(json["ratios"].size(), 2);
+  for (int i = 0; i < 2; ++i) {  // the first server's over the other's, in whatever order they were measured
+    const auto rate = [&](int k) { return json["points"][k]["calls_per_second"].get<double>(); };
+    EXPECT_NEAR(json["ratios"][i]["calls_per_second"].get<double>(), i == 0 ? rate(0) / rate(1) : rate(3) / rate(2),
+                1e-9);
+  }
+  EXPECT_EQ(Run(compare), 0) << err_;
+  EXPECT_THAT(out_, AllOf(HasSubstr("ROWS A RUN"), HasSubstr("concurrency 1: " + first + " has ")));
+  EXPECT_EQ(Run(compare + " --csv"), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("server,concurrency,calls_per_second"));
+  EXPECT_THAT(out_, HasSubstr(",rows_per_run,server_ms,queue_ms,stable\n" + first + ",1,"));
+}
+
+TEST_F(OperatorCommandsTest, BenchSaysWhatItCanNotMeasureByOpenInference) {
+  for (const auto& [words, of] : std::vector<std::pair<std::string, std::string>>{
+           {"mlp --open-inference --train", "--train"},
+           {"mlp --compare 127.0.0.1:1", "--compare"},
+           {"mlp --open-inference --sequence 1 --compare 127.0.0.1:8470", "--compare"},
+           {"mlp --open-inference --sequence 1 --compare nowhere", "--compare"},
+           {"mlp --open-inference", "INPUT"},
+           {"text --open-inference --sequence 1", "BYTES"}}) {
+    EXPECT_EQ(Run("bench " + words), 2) << words;
+    EXPECT_THAT(err_, HasSubstr(of)) << words;
+  }
+  EXPECT_NE(Run("bench unknown --open-inference --sequence 1"), 0);
+  EXPECT_THAT(err_, HasSubstr("no statistics of unknown"));
 }
 
 // --- doctor ----------------------------------------------------------------------------------------------------------
@@ -350,6 +434,22 @@ TEST(DoctorTest, EachIllHasItsFinding) {
               }),
               ElementsAre("locked memory warn"));
   EXPECT_THAT(with([](MachineFacts& f) { f.driver_version = "580.65", f.gpus = 2; }), ElementsAre("gpus warn"));
+}
+
+TEST(DoctorTest, TheTorchOfADaemonIsThatOfItsLinker) {
+  const std::filesystem::path torch = std::filesystem::path(::testing::TempDir()) / "doctor/torch";
+  std::filesystem::create_directories(torch);
+  std::ofstream(torch / "version.py") << "from typing import Optional\n__version__ = '2.11.0+cu130'\ndebug = False\n";
+  const std::string libraries = "\tlibc10.so => /c10.so (0x1)\n\tlibtorch_cpu.so => ";
+  EXPECT_EQ(TorchOf(libraries + torch.string() + "/lib/libtorch_cpu.so (0x2)\n"),
+            "torch 2.11.0+cu130 of " + torch.string());
+  EXPECT_EQ(TorchOf(libraries + "/usr/lib/penstock/libtorch_cpu.so (0x2)\n"), "LibTorch of /usr/lib/penstock");
+  EXPECT_EQ(TorchOf(libraries + "not found\n"), "");
+  EXPECT_EQ(TorchOf("\tlibc.so.6 => /libc.so.6 (0x1)\n"), "");
+
+  MachineFacts facts = GoodMachine();
+  facts.daemon_torch = "torch 2.11.0 of /venv/torch";
+  EXPECT_THAT(Judge(facts)[0].detail, HasSubstr("penstockd 0.1.0 runs; torch 2.11.0 of /venv/torch and all"));
 }
 
 TEST(DoctorTest, APortIsAnIllOnlyIfNoDaemonHasTakenIt) {

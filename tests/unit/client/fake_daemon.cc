@@ -59,6 +59,18 @@ v1::Plan TwoStagePlan() {
   skip->add_names("residual");
   skip->add_names("inner/mask");
   skip->set_bytes(20 << 10);
+  v1::LinkPlan* link = plan.add_links();
+  link->set_other_rank(1);
+  link->set_measured(true);
+  link->set_latency_seconds(0.0000614);
+  link->set_bytes_per_second(1.5 * (1 << 30));
+  link = plan.add_links();
+  link->set_rank(1);
+  link->set_other_rank(2);
+  v1::TransferPlan* transfer = plan.add_transfers();
+  transfer->set_to_stage(1);
+  transfer->set_bytes(20 << 10);
+  transfer->set_seconds(0.00025);
   plan.add_why("cut into 2 stages by measured time: 6000 us of 12000 us at most");
   plan.add_why("2 skips cross the cut");
   plan.set_schedule("1f1b");
@@ -223,7 +235,8 @@ grpc::Status RichStatus(grpc::StatusCode code, const std::string& reason, const 
 }
 
 struct FakeDaemon::Services {
-  explicit Services(FakeDaemon* d) : pipelines(d), work(d), handles(d), state(d), insight(d), admin(d), health(d) {}
+  explicit Services(FakeDaemon* d)
+      : pipelines(d), work(d), handles(d), state(d), insight(d), inference(d), admin(d), health(d) {}
 
   struct Pipelines : v1::PipelineService::Service {
     explicit Pipelines(FakeDaemon* d) : daemon(d) {}
@@ -344,6 +357,39 @@ struct FakeDaemon::Services {
       *response->mutable_outcome()->mutable_handle() = daemon->handles_[name].handle;
       return grpc::Status::OK;
     }
+    // Inference, evaluation and training steps, one after the other.
+    grpc::Status StreamWork(grpc::ServerContext* context,
+                            grpc::ServerReaderWriter<v1::StreamWorkResponse, v1::StreamWorkRequest>* stream) override {
+      v1::StreamWorkResponse opened;
+      opened.mutable_opened()->set_requests(2);
+      stream->Write(opened);
+      v1::StreamWorkRequest request;
+      while (stream->Read(&request)) {
+        if (auto s = daemon->Enter(context, "StreamWork"); !s.ok()) return s;
+        v1::StreamWorkResponse response;
+        response.set_tag(request.tag());
+        grpc::Status status;
+        bool silent;
+        {
+          absl::MutexLock lock(&daemon->mu_);
+          silent = daemon->faults_.silent_work;
+        }
+        if (silent && !request.has_cancel()) continue;
+        if (request.has_infer()) status = Infer(context, &request.infer(), response.mutable_infer());
+        if (request.has_evaluate()) status = Evaluate(context, &request.evaluate(), response.mutable_evaluate());
+        if (request.has_train_step()) {
+          status = TrainStep(context, &request.train_step(), response.mutable_train_step());
+        }
+        if (request.has_cancel()) {
+          if (auto s = daemon->Enter(context, "Cancel"); !s.ok()) return s;
+          status = RichStatus(grpc::StatusCode::CANCELLED, "WORK_CANCELLED", "cancelled");
+        }
+        if (!status.ok() && !response.mutable_error()->ParseFromString(status.error_details())) return status;
+        stream->Write(response);
+      }
+      return grpc::Status::OK;
+    }
+
     grpc::Status Infer(grpc::ServerContext* context, const v1::InferRequest* request,
                        v1::InferResponse* response) override {
       if (auto s = daemon->Enter(context, "Infer", request->request_id()); !s.ok()) return s;
@@ -544,6 +590,22 @@ struct FakeDaemon::Services {
       for (const std::string& name : request->names()) daemon->AnswerLocked(name, response->add_handles());
       return grpc::Status::OK;
     }
+    grpc::Status ShareHandle(grpc::ServerContext* context, const v1::ShareHandleRequest* request,
+                             v1::Handle* response) override {
+      if (auto s = daemon->Enter(context, "ShareHandle", request->request_id()); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      const auto found = daemon->handles_.find(request->name());
+      if (found == daemon->handles_.end()) {
+        return RichStatus(grpc::StatusCode::NOT_FOUND, "HANDLE_NOT_FOUND", "no such handle",
+                          {{"handle", request->name()}});
+      }
+      *response = found->second.handle;
+      response->set_name(request->name() + "-shared");
+      response->set_method("ShareHandle");
+      response->set_owner(request->recipient());
+      response->mutable_expire_time()->set_seconds(request->lease().seconds());
+      return grpc::Status::OK;
+    }
     grpc::Status ReleaseHandles(grpc::ServerContext* context, const v1::ReleaseHandlesRequest* request,
                                 v1::ReleaseHandlesResponse* response) override {
       if (auto s = daemon->Enter(context, "ReleaseHandles"); !s.ok()) return s;
@@ -682,6 +744,44 @@ struct FakeDaemon::Services {
     FakeDaemon* daemon;
   };
 
+  struct Inference : inference::GRPCInferenceService::Service {
+    explicit Inference(FakeDaemon* d) : daemon(d) {}
+    grpc::Status ModelMetadata(grpc::ServerContext* context, const inference::ModelMetadataRequest* request,
+                               inference::ModelMetadataResponse* response) override {
+      if (auto s = daemon->Enter(context, "ModelMetadata"); !s.ok()) return s;
+      response->set_name(request->name());
+      auto* input = response->add_inputs();
+      input->set_name("INPUT");
+      input->set_datatype(request->name() == "text" ? "BYTES" : "INT32");
+      for (const int64_t size : {-1, -1, 3}) input->add_shape(size);
+      return grpc::Status::OK;
+    }
+    grpc::Status ModelInfer(grpc::ServerContext* context, const inference::ModelInferRequest* request,
+                            inference::ModelInferResponse*) override {
+      if (auto s = daemon->Enter(context, "ModelInfer"); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      daemon->last_model_infer_ = *request;
+      daemon->model_rows_ += static_cast<uint64_t>(request->inputs(0).shape(0));
+      return grpc::Status::OK;
+    }
+    grpc::Status ModelStatistics(grpc::ServerContext* context, const inference::ModelStatisticsRequest* request,
+                                 inference::ModelStatisticsResponse* response) override {
+      if (auto s = daemon->Enter(context, "ModelStatistics"); !s.ok()) return s;
+      if (request->name() == "unknown") return grpc::Status::OK;
+      absl::MutexLock lock(&daemon->mu_);
+      inference::ModelStatistics* model = response->add_model_stats();
+      model->set_inference_count(4 * daemon->model_rows_);  // so that rows and requests are not the same number
+      model->set_execution_count(daemon->model_rows_);
+      auto* stats = model->mutable_inference_stats();
+      stats->mutable_success()->set_count(daemon->model_rows_);
+      stats->mutable_success()->set_ns(7'000'000 * daemon->model_rows_);
+      stats->mutable_queue()->set_count(daemon->model_rows_);
+      stats->mutable_queue()->set_ns(2'000'000 * daemon->model_rows_);
+      return grpc::Status::OK;
+    }
+    FakeDaemon* daemon;
+  };
+
   struct Admin : v1::AdminService::Service {
     explicit Admin(FakeDaemon* d) : daemon(d) {}
     grpc::Status Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
@@ -692,6 +792,15 @@ struct FakeDaemon::Services {
       response->set_for_upgrade(request->for_upgrade());
       response->set_calls_left(2);
       response->mutable_deadline()->set_seconds(60);
+      return grpc::Status::OK;
+    }
+    grpc::Status SetLogLevel(grpc::ServerContext* context, const v1::SetLogLevelRequest* request,
+                             v1::SetLogLevelResponse* response) override {
+      if (auto s = daemon->Enter(context, "SetLogLevel"); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      response->set_before(daemon->log_level_);
+      if (request->level() != v1::LOG_LEVEL_UNSPECIFIED) daemon->log_level_ = request->level();
+      response->set_now(daemon->log_level_);
       return grpc::Status::OK;
     }
     grpc::Status GetServerInfo(grpc::ServerContext* context, const v1::GetServerInfoRequest*,
@@ -711,6 +820,10 @@ struct FakeDaemon::Services {
       }
       response->add_models("gpt");
       (*response->mutable_versions())["torch"] = "2.11.0";
+      absl::MutexLock lock(&daemon->mu_);
+      if (!daemon->group_.has_value()) return grpc::Status::OK;
+      *response->mutable_group() = *daemon->group_;
+      for (v1::RankLink& link : *daemon->group_->mutable_links()) link.set_bytes(link.bytes() + 4096);
       return grpc::Status::OK;
     }
     FakeDaemon* daemon;
@@ -736,6 +849,7 @@ struct FakeDaemon::Services {
   Handles handles;
   State state;
   Insight insight;
+  Inference inference;
   Admin admin;
   HealthServiceImpl health;
 };
@@ -745,11 +859,14 @@ FakeDaemon::FakeDaemon() : services_(std::make_unique<Services>(this)) {
   builder.SetMaxReceiveMessageSize(64 << 20);
   for (grpc::Service* service : std::initializer_list<grpc::Service*>{
            &services_->pipelines, &services_->work, &services_->handles, &services_->state, &services_->insight,
-           &services_->admin, &services_->health}) {
+           &services_->inference, &services_->admin, &services_->health}) {
     builder.RegisterService(service);
   }
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
   server_ = builder.BuildAndStart();
 }
+
+std::string FakeDaemon::Address() const { return absl::StrCat("127.0.0.1:", port_); }
 
 FakeDaemon::~FakeDaemon() { server_->Shutdown(); }
 
@@ -822,6 +939,11 @@ void FakeDaemon::AnswerLocked(const std::string& name, v1::HandleAnswer* answer)
   }
 }
 
+void FakeDaemon::SetGroup(const v1::GroupInfo& group) {
+  absl::MutexLock lock(&mu_);
+  group_ = group;
+}
+
 void FakeDaemon::Fail(const std::string& method, grpc::Status status) {
   absl::MutexLock lock(&mu_);
   failures_[method].push_back(std::move(status));
@@ -871,6 +993,10 @@ v1::TrainStepRequest FakeDaemon::LastTrainStep() const {
 v1::EvaluateRequest FakeDaemon::LastEvaluate() const {
   absl::MutexLock lock(&mu_);
   return last_evaluate_;
+}
+inference::ModelInferRequest FakeDaemon::LastModelInfer() const {
+  absl::MutexLock lock(&mu_);
+  return last_model_infer_;
 }
 
 v1::ReadParametersRequest FakeDaemon::LastRead() const {

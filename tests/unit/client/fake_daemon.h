@@ -7,12 +7,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "inference/grpc_service.grpc.pb.h"
 #include "penstock/v1/admin_service.grpc.pb.h"
 #include "penstock/v1/handle_service.grpc.pb.h"
 #include "penstock/v1/insight_service.grpc.pb.h"
@@ -34,12 +36,14 @@ struct StreamFaults {
   bool break_read = false;             // once: parameters end in UNAVAILABLE after all their bytes
   int break_fetch_after_values = -1;   // once: of results that are no tensors
   int64_t upload_credit = 1 << 20;
+  bool silent_work = false;  // requests on StreamWork get no answer until they are cancelled
 };
 
 // Answers every service of the daemon in process.
 //
 // Model:     One pipeline "gpt" (bytes in, scores out: the byte after the last one), steps with falling losses, handles
-//            with bytes, checkpoints, statistics.
+//            with bytes, checkpoints, statistics. As a model of the Open Inference Protocol "mlp" returns its input, and has
+//            four rows in each run.
 //            Fail(method, status) makes the next calls of a method fail, one status each.
 // Threads:   any method from any thread.
 class FakeDaemon {
@@ -48,12 +52,16 @@ class FakeDaemon {
   ~FakeDaemon();
 
   std::shared_ptr<grpc::Channel> Channel();
+  // Where it listens, too: HOST:PORT.
+  std::string Address() const;
 
   void Fail(const std::string& method, grpc::Status status) ABSL_LOCKS_EXCLUDED(mu_);
   // The next answers of a method carry `grpc-retry-pushback-ms`.
   void PushBack(const std::string& milliseconds) ABSL_LOCKS_EXCLUDED(mu_);
   void SetFaults(const StreamFaults& faults) ABSL_LOCKS_EXCLUDED(mu_);
   void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(mu_);
+  // From now on it leads ranks. What links have carried grows from one answer to the next.
+  void SetGroup(const v1::GroupInfo& group) ABSL_LOCKS_EXCLUDED(mu_);
   // From now on the pipeline has no loss of its own and takes rows of any length, up to its model's option.
   void SetFlexible() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -65,6 +73,7 @@ class FakeDaemon {
   std::vector<std::string> Callers() const ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::string> Traceparents() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::TrainStepRequest LastTrainStep() const ABSL_LOCKS_EXCLUDED(mu_);
+  inference::ModelInferRequest LastModelInfer() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::EvaluateRequest LastEvaluate() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::ReadParametersRequest LastRead() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::CreatePipelineRequest LastCreate() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -103,6 +112,7 @@ class FakeDaemon {
 
   std::unique_ptr<Services> services_;
   std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
 
   mutable absl::Mutex mu_;
   std::map<std::string, std::deque<grpc::Status>> failures_ ABSL_GUARDED_BY(mu_);
@@ -110,12 +120,15 @@ class FakeDaemon {
   StreamFaults faults_ ABSL_GUARDED_BY(mu_);
   std::deque<v1::CreateProgress> progress_ ABSL_GUARDED_BY(mu_);
   bool ready_ ABSL_GUARDED_BY(mu_) = true;
+  std::optional<v1::GroupInfo> group_ ABSL_GUARDED_BY(mu_);
   bool flexible_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, std::vector<std::string>> request_ids_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> callers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> traceparents_ ABSL_GUARDED_BY(mu_);
   v1::TrainStepRequest last_train_step_ ABSL_GUARDED_BY(mu_);
   v1::EvaluateRequest last_evaluate_ ABSL_GUARDED_BY(mu_);
+  inference::ModelInferRequest last_model_infer_ ABSL_GUARDED_BY(mu_);
+  uint64_t model_rows_ ABSL_GUARDED_BY(mu_) = 0;
   v1::ReadParametersRequest last_read_ ABSL_GUARDED_BY(mu_);
   v1::CreatePipelineRequest last_create_ ABSL_GUARDED_BY(mu_);
   v1::UpdateOptimizerRequest last_update_ ABSL_GUARDED_BY(mu_);
@@ -127,6 +140,7 @@ class FakeDaemon {
   std::map<std::string, Upload> uploads_ ABSL_GUARDED_BY(mu_);  // broken ones, by request_id
   std::vector<int64_t> uploaded_offsets_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> fetched_ ABSL_GUARDED_BY(mu_);
+  v1::LogLevel log_level_ ABSL_GUARDED_BY(mu_) = v1::LOG_LEVEL_INFO;
   int64_t created_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t steps_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/thread.h"
 #include "tests/unit/client/fake_daemon.h"
 #include "tests/unit/client/jumping_clock.h"
 
@@ -393,6 +396,89 @@ TEST_F(PipelineClientTest, AllCallsAndStreamsShareTheTimeOfTheClient) {
   daemon_.Fail("PutTensors", later());
   EXPECT_EQ(client_->PutTensors("pipelines/gpt", tensors).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(clock_.waits(), ElementsAre(absl::Seconds(4), absl::Seconds(4)));
+}
+
+class StreamedClientTest : public PipelineClientTest {
+ protected:
+  StreamedClientTest() {
+    ClientOptions options;
+    options.channel = daemon_.Channel();
+    options.caller = "tester";
+    options.work_stream = true;
+    options.clock = &clock_;
+    client_ = *PipelineClient::Create(options);
+  }
+};
+
+TEST_F(StreamedClientTest, CallsOfManyThreadsShareAStream) {
+  constexpr int kThreads = 6, kCalls = 20;  // of which the daemon takes two at a time
+  {
+    std::vector<std::unique_ptr<Thread>> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.push_back(std::make_unique<Thread>("caller", [this] {
+        for (int call = 0; call < kCalls; ++call) {
+          const auto response = client_->TrainStep(Step(8));
+          EXPECT_TRUE(response.ok()) << response.status();
+          if (response.ok()) EXPECT_EQ(response->request_id().size(), 36);
+        }
+      }));
+    }
+    for (const auto& thread : threads) thread->Join();
+  }
+  EXPECT_EQ(daemon_.Steps(), kThreads * kCalls);
+  const std::vector<std::string> ids = daemon_.RequestIds("TrainStep");
+  EXPECT_THAT(std::set<std::string>(ids.begin(), ids.end()), SizeIs(kThreads * kCalls));
+  EXPECT_THAT(daemon_.Callers(), Each("tester"));
+}
+
+TEST_F(StreamedClientTest, AnErrorIsThatOfItsCall) {
+  daemon_.Fail("TrainStep", RichStatus(grpc::StatusCode::INVALID_ARGUMENT, "TENSOR_SIGNATURE", "no", {{"field", "x"}}));
+  const absl::Status status = client_->TrainStep(Step(8)).status();
+  EXPECT_EQ(ReasonOf(status), "TENSOR_SIGNATURE");
+  EXPECT_EQ(ValuesOf(status)["field"], "x");
+  ASSERT_TRUE(client_->TrainStep(Step(8)).ok()) << "the stream goes on";
+  daemon_.Fail("TrainStep", RichStatus(grpc::StatusCode::RESOURCE_EXHAUSTED, "QUEUE_FULL", "full", {}, 3));
+  ASSERT_TRUE(client_->TrainStep(Step(8)).ok());
+  EXPECT_THAT(clock_.waits(), ElementsAre(absl::Seconds(3)));
+  const std::vector<std::string> ids = daemon_.RequestIds("TrainStep");
+  EXPECT_EQ(ids[2], ids[3]) << "a retry";
+}
+
+TEST_F(StreamedClientTest, AStreamThatBreaksIsOpenedAnew) {
+  ASSERT_TRUE(client_->TrainStep(Step(8)).ok());
+  daemon_.Fail("StreamWork", RichStatus(grpc::StatusCode::UNAVAILABLE, "DRAINING", "later"));
+  ASSERT_TRUE(client_->TrainStep(Step(8)).ok());
+  daemon_.Fail("StreamWork", RichStatus(grpc::StatusCode::RESOURCE_EXHAUSTED, "CREDIT_EXCEEDED", "no"));
+  EXPECT_EQ(ReasonOf(client_->Evaluate({}).status()), "CREDIT_EXCEEDED");
+  EXPECT_EQ(daemon_.Steps(), 2);
+}
+
+TEST_F(StreamedClientTest, ACallWhoseTimeIsOverIsCancelled) {
+  ClientOptions options;
+  options.channel = daemon_.Channel();
+  options.work_stream = true;
+  options.call_deadline = absl::Milliseconds(100);
+  client_ = *PipelineClient::Create(options);
+  const auto call_until_answered = [this] {  // a machine under load may need more than the deadline
+    while (client_->TrainStep(Step(8)).status().code() == absl::StatusCode::kDeadlineExceeded) {
+    }
+  };
+  call_until_answered();
+  daemon_.SetFaults({.silent_work = true});
+  // More than the two that the daemon takes at a time: a place is free again once a cancel is answered.
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(client_->TrainStep(Step(8)).status().code(), absl::StatusCode::kDeadlineExceeded);
+  }
+  daemon_.SetFaults({});
+  call_until_answered();
+  EXPECT_GE(daemon_.RequestIds("Cancel").size(), 1);
+}
+
+TEST_F(StreamedClientTest, AfterCancelCallsNothingIsAsked) {
+  ASSERT_TRUE(client_->TrainStep(Step(8)).ok());
+  client_->CancelCalls();
+  EXPECT_EQ(client_->TrainStep(Step(8)).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(daemon_.Steps(), 1);
 }
 
 TEST(PipelineClientCreateTest, RefusesSenselessAddresses) {

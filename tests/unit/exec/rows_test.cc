@@ -212,7 +212,7 @@ TEST_F(RowsTest, ARankListIsPlannedAndRunOnRankZeroOnly) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(status), "SPEC_INVALID");
   EXPECT_EQ(ValuesOf(status)["field"], "spec.cut.ranks");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("need several processes, which this daemon does not run yet"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("need other processes, and this daemon is alone"));
   spec.cut.ranks = {0, 0, 0, 1};  // the last one is not used
   auto pipeline = Make(spec);
   ASSERT_NE(pipeline, nullptr);

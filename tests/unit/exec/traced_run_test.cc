@@ -264,6 +264,25 @@ TEST_F(TracedRunTest, TheLastStepIsMeantIfNoneIsNamed) {
   EXPECT_EQ(same->actions.size(), last->actions.size());
 }
 
+TEST_F(TracedRunTest, ACaptureHasTheSameMeasuredSchedule) {
+  auto pipeline = Make(Mlp("zbv", 2));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
+  TraceCapture capture = Dump();
+  const auto of_rings = MeasuredSchedule(pipeline->plan(), *metrics_, 2);
+  const auto of_capture = MeasuredSchedule(pipeline->plan(), capture, 2);
+  ASSERT_TRUE(of_rings.ok() && of_capture.ok()) << of_capture.status();
+  ASSERT_EQ(of_capture->actions.size(), of_rings->actions.size());
+  for (size_t i = 0; i < of_rings->actions.size(); ++i) {
+    EXPECT_EQ(of_capture->actions[i].action, of_rings->actions[i].action);
+    EXPECT_EQ(of_capture->actions[i].measured_start, of_rings->actions[i].measured_start);
+    EXPECT_EQ(of_capture->actions[i].measured_end, of_rings->actions[i].measured_end);
+  }
+  EXPECT_EQ(of_capture->deviations.size(), of_rings->deviations.size());
+  capture.ranks = {{.rank = 1}, {.rank = 2, .missing = true}};
+  EXPECT_EQ(Reason(MeasuredSchedule(pipeline->plan(), capture, 2).status()),
+            "RANK_LOST: rank 2 has not said what its lanes did");
+}
+
 TEST_F(TracedRunTest, AContributionIsComparedWithItsOwnLists) {
   auto pipeline = Make(Mlp("1f1b"));
   ASSERT_TRUE(pipeline->ForwardBackward(SmallBatch(4)).ok());  // one row each: four micro-batches

@@ -276,6 +276,7 @@ TEST_F(HttpServerTest, AnAddressInUseIsNamed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(status), "LISTEN_FAILED");
   EXPECT_EQ(ValuesOf(status)["address"], address);
+  EXPECT_THAT(std::string(status.message()), StartsWith("metrics-listen: "));
   EXPECT_THAT(std::string(status.message()), HasSubstr(address));
   EXPECT_THAT(std::string(status.message()), HasSubstr(std::strerror(EADDRINUSE)));
   ExpectStillServes();

@@ -465,5 +465,65 @@ TEST_F(StatusPagesTest, APipelineWithoutRingsHasNoFile) {
       404);
 }
 
+TEST_F(StatusPagesTest, TheLeaderShowsRanksAndLinksAndOneThatIsAloneDoesNot) {
+  EXPECT_THAT(Get("/statusz").body, Not(HasSubstr("Ranks")));
+  sources_.group = [this] {
+    const double now = static_cast<double>(absl::ToUnixNanos(clock_.WallNow())) * 1e-9;
+    return GroupRows{
+        .ranks = {{.rank = 0, .state = "member", .since_unix_seconds = now - 5, .host = kMarkup, .devices = "cpu:0"},
+                  {.rank = 1, .state = "missing", .since_unix_seconds = now - 3, .problem = kImage}},
+        .links = {{.from = 1, .to = 0, .carrier = "grpc", .messages = 2, .bytes = 2048}}};
+  };
+  const auto json = nlohmann::json::parse(Get("/statusz", "format=json").body);
+  EXPECT_EQ(json["ranks"][0]["state_seconds"], 5);
+  EXPECT_EQ(json["ranks"][1]["state"], "missing");
+  EXPECT_EQ(json["ranks"][1]["problem"], kImage);
+  EXPECT_EQ(json["links"][0]["bytes"], 2048);
+  const std::string html = Html("/statusz");
+  EXPECT_THAT(html, Not(HasSubstr(kMarkup)));
+  EXPECT_THAT(html, Not(HasSubstr(kImage)));
+  EXPECT_THAT(html, HasSubstr("2.0 KiB"));
+}
+
+// A rank that does not lead has no callers, no handles and no checkpoints.
+TEST_F(StatusPagesTest, AnotherRankSaysWhoLeadsAndHasOnlyItsOwnLanes) {
+  registry_.AddPipeline("gpt",
+                        {{.lane = 0, .device = "cpu:0", .layers = "0-1", .rank = Rank(0)},
+                         {.lane = 1, .device = "1/cpu:0", .layers = "2-3", .rank = Rank(1)}},
+                        {.kind = "1f1b", .stages = 2, .micro_batches = 2, .checkpoint_mode = "never"});
+  FollowerFacts facts{.rank = 1,
+                      .world_size = 2,
+                      .leader = "192.0.2.7:8475",
+                      .problem = "the leader can't be reached",
+                      .epoch = 4,
+                      .generation = 9,
+                      .devices = {"cpu:0", "cpu:1"},
+                      .links = {{.from = 0, .to = 1, .carrier = "ucx", .messages = 3, .bytes = 64}}};
+  sources_.follower = [&] { return facts; };
+  sources_.handles = nullptr;
+  sources_.owners = nullptr;
+  sources_.memory = nullptr;
+  sources_.checkpoints = nullptr;
+  sources_.commands = {};
+  auto json = nlohmann::json::parse(Get("/statusz", "format=json").body);
+  EXPECT_EQ(json["rank"]["leader"], "192.0.2.7:8475");
+  EXPECT_EQ(json["rank"]["joined"], "no");
+  EXPECT_EQ(json["rank"]["problem"], "the leader can't be reached");
+  EXPECT_EQ(json["rank"]["generation"], 9);
+  EXPECT_EQ(json["rank"]["devices"], "cpu:0, cpu:1");
+  EXPECT_EQ(json["links"][0]["messages"], 3);
+  ASSERT_EQ(json["lanes"].size(), 1u);
+  EXPECT_EQ(json["lanes"][0]["device"], "1/cpu:0");
+  EXPECT_EQ(json["lanes"][0]["layers"], "2-3");
+  facts.problem.clear();
+  json = nlohmann::json::parse(Get("/statusz", "format=json").body);
+  EXPECT_EQ(json["rank"]["joined"], "yes");
+  for (const char* path : {"/handlez", "/queuez", "/memory", "/memz", "/checkpointz"}) {
+    EXPECT_EQ(Get(path).status, 404) << path;
+    EXPECT_THAT(Html("/statusz"), Not(HasSubstr(std::string("href=\"") + path))) << path;
+  }
+  for (const char* path : {"/", "/pipeline", "/tracez", "/logz", "/flagz"}) EXPECT_EQ(Get(path).status, 200) << path;
+}
+
 }  // namespace
 }  // namespace penstock

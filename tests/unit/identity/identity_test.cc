@@ -35,6 +35,8 @@ TEST(Role, IsReadAsItIsWritten) {
 TEST(PipelinePattern, MatchesWholeNames) {
   EXPECT_TRUE(Pattern("gpt").Matches("gpt"));
   EXPECT_FALSE(Pattern("gpt").Matches("gpt-2"));
+  EXPECT_TRUE(Pattern("simple_*").Matches("simple_identity"));
+  EXPECT_FALSE(Pattern("simple_*").Matches("simple-identity"));
   EXPECT_FALSE(Pattern("gpt").Matches("a-gpt"));
   EXPECT_FALSE(Pattern("gpt").Matches(""));
 }

@@ -101,6 +101,12 @@ TEST(CallRow, InputsThatEndEarlyOrLateAreDamage) {
   EXPECT_EQ(ReasonOf(ParseInputs(FormatInputs({{.bytes = "bc", .size = 3}})).status()), "JOURNAL_CORRUPT");
   EXPECT_EQ(ReasonOf(ParseInputs(FormatInputs({{.digest = "../x", .size = 3}})).status()), "JOURNAL_CORRUPT");
   EXPECT_EQ(ReasonOf(ParseInputs(std::string(8, '\xff')).status()), "JOURNAL_CORRUPT");  // a number below 0
+  // Files of more bytes than can be added up.
+  const std::string digest = Sha256::Of("x");
+  const StoredInput huge = {.digest = digest, .size = int64_t{1} << 60};
+  EXPECT_TRUE(ParseInputs(FormatInputs({huge})).ok());
+  EXPECT_EQ(ReasonOf(ParseInputs(FormatInputs({huge, {.digest = digest, .size = 1}})).status()), "JOURNAL_CORRUPT");
+  EXPECT_EQ(ReasonOf(ParseInputs(FormatInputs({{.digest = digest, .size = INT64_MAX}})).status()), "JOURNAL_CORRUPT");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 constexpr auto kModels = MemoryClass::kModels;
 constexpr auto kPipelines = MemoryClass::kPipelines;
@@ -130,8 +132,9 @@ TEST(MemoryLedger, APoolBoundsItsClassesTogetherAndEachIdentity) {
   EXPECT_EQ(ReasonOf(pool), "HANDLE_BUDGET");
   EXPECT_EQ(ValuesOf(pool)["limit"], "handle-bytes");
   EXPECT_EQ(ValuesOf(pool)["free"], "1");
-  EXPECT_EQ(ledger.BytesOf("ann", {kHandles, kUploads}), 20);
-  EXPECT_EQ(ledger.BytesOf("nobody", {kHandles}), 0);
+  EXPECT_THAT(ledger.State().holders,
+              UnorderedElementsAre(Pair(MemoryHolder{kHandles, "ann"}, 12), Pair(MemoryHolder{kUploads, "ann"}, 8),
+                                   Pair(MemoryHolder{kUploads, "bob"}, 19)));
 }
 
 TEST(MemoryLedger, WhatIsKeptForAPoolIsTakenByNoOther) {
@@ -162,6 +165,30 @@ TEST(MemoryLedger, TheFirstOfAnIdentityNeedsRoomOnly) {
   MemoryLedger ledger(
       {.limit_bytes = 1000, .pools = {{.classes = {kMessages}, .flag = "messages", .limit_bytes = 40}}});
   EXPECT_TRUE(ledger.Take({kMessages, "ann"}, 40).ok());
+}
+
+TEST(MemoryLedger, WhatIsGivenIsCountedOnceWhateverTheLimitOfItsNewOwner) {
+  int64_t least = 20;
+  const auto changed = [&least](MemoryClass, int64_t bytes) { least = std::min(least, bytes); };
+  MemoryLedger ledger({.limit_bytes = 1000, .pools = {Handles()}, .changed = changed});
+  MemoryReservation bob = *ledger.Take({kHandles, "bob"}, 0);
+  const auto full = *ledger.Take({kHandles, "bob"}, 20);
+  MemoryReservation ann = *ledger.Take({kHandles, "ann"}, 5);
+  ann.GiveTo(bob);
+  EXPECT_EQ(ann.bytes(), 0);
+  EXPECT_EQ(bob.bytes(), 5);
+  EXPECT_THAT(ledger.State().holders, ElementsAre(Pair(MemoryHolder{kHandles, "bob"}, 25)));
+  EXPECT_EQ(ledger.BytesOf(kHandles), 25);
+  EXPECT_EQ(least, 20) << "it was never less";
+  EXPECT_EQ(ReasonOf(bob.Resize(6)), "HANDLE_BUDGET");
+  EXPECT_TRUE(ledger.Take({kHandles, "ann"}, 5).ok());
+  ann.Release();
+  bob.Release();
+  EXPECT_EQ(ledger.BytesOf(kHandles), 20);
+  MemoryReservation nowhere, elsewhere;
+  ASSERT_TRUE(nowhere.Resize(7).ok());
+  nowhere.GiveTo(elsewhere);
+  EXPECT_EQ(elsewhere.bytes(), 7);
 }
 
 TEST(MemoryLedger, AnUploadBecomesAResultWithoutAskingAgain) {

@@ -1,5 +1,6 @@
 #include "server/metrics/metrics_page.h"
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <string>
@@ -119,6 +120,7 @@ TEST(MetricsPageTest, CellsAppearUnderTheirLabels) {
   pipeline.BatchEnded(BatchMode::kForward, BatchOutcome::kCancelled, 1, kSecond);
   pipeline.nonfinite_steps[NonfiniteKind::kGradient].Add();
   pipeline.rejected[RejectReason::kDraining].Add(3);
+  pipeline.inference_runs.Add();
   pipeline.queues[WorkQueue::kInfer].depth.Set(5);
   pipeline.queues[WorkQueue::kInfer].oldest_nanos = sample.clock.NowNanos() - 2 * kSecond;
   sample.registry.server().handles[HandleGauge::kFailed].Set(2);
@@ -130,6 +132,7 @@ TEST(MetricsPageTest, CellsAppearUnderTheirLabels) {
   EXPECT_EQ(samples.at(R"(penstock_batches_total{pipeline="gpt",mode="forward",outcome="ok"})"), 0);
   EXPECT_EQ(samples.at(R"(penstock_nonfinite_steps_total{pipeline="gpt",kind="gradient"})"), 1);
   EXPECT_EQ(samples.at(R"(penstock_admission_rejected_total{pipeline="gpt",reason="draining"})"), 3);
+  EXPECT_EQ(samples.at(R"(penstock_inference_runs_total{pipeline="gpt"})"), 1);
   EXPECT_EQ(samples.at(R"(penstock_queue_depth{pipeline="gpt",queue="infer"})"), 5);
   EXPECT_EQ(samples.at(R"(penstock_queue_oldest_age_seconds{pipeline="gpt",queue="infer"})"), 2);
   EXPECT_EQ(samples.at(R"(penstock_handles{state="failed"})"), 2);
@@ -184,6 +187,44 @@ TEST(MetricsPageTest, APipelinesSeriesGoWithIt) {
   EXPECT_THAT(page, Not(HasSubstr("pipeline=")));
   EXPECT_THAT(page, Not(HasSubstr("penstock_stage_time"))) << "a family without samples has no header";
   EXPECT_THAT(page, HasSubstr("penstock_ready 0\n"));
+}
+
+// Of all samples that several ranks export of a pipeline, none stands on two pages, and none is missing.
+TEST(MetricsPageTest, ARankTellsOfItsOwnLanesAndTheLeaderOfThePipeline) {
+  testing::FakeClock clock;
+  const std::vector<LaneDescription> lanes = {
+      {.lane = 0, .device = "cpu:0", .rank = Rank(0), .links = {{.to = 1, .kind = LinkKind::kActivation}}},
+      {.lane = 1, .device = "1/cpu:0", .rank = Rank(1), .links = {{.to = 0, .kind = LinkKind::kGradient}}}};
+  const auto of_pipeline = [&](Rank self, const std::vector<LaneDescription>& of) {
+    MetricsRegistry registry(&clock, TraceRing::kDefaultEvents, self);
+    const auto pipeline = registry.AddPipeline("gpt", of);
+    std::set<std::string> keys;
+    for (const auto& [key, value] : SamplesOf(MetricsPage(registry))) {
+      if (key.find("pipeline=\"gpt\"") != std::string::npos) keys.insert(key);
+    }
+    return keys;
+  };
+  const std::set<std::string> leader = of_pipeline(Rank(0), lanes);
+  const std::set<std::string> other = of_pipeline(Rank(1), lanes);
+  for (const std::string& key : leader) EXPECT_FALSE(other.contains(key)) << key;
+  for (const std::string& key : leader) {
+    if (key.starts_with("penstock_schedule_")) continue;  // of the plan, which the leader has for all lanes
+    EXPECT_THAT(key, Not(HasSubstr("device=\"1/cpu:0\"")));
+  }
+  EXPECT_TRUE(leader.contains("penstock_schedule_ideal_bubble_ratio{pipeline=\"gpt\",lane=\"1\",device=\"1/cpu:0\"}"));
+  EXPECT_TRUE(other.contains(
+      "penstock_device_busy_seconds_total{pipeline=\"gpt\",lane=\"1\",device=\"1/cpu:0\",kind=\"compute\"}"));
+  for (const std::string& key : other)
+    EXPECT_THAT(key, ::testing::AnyOf(HasSubstr("lane=\"1\""), HasSubstr("src=\"1\"")));
+  std::vector<LaneDescription> here = lanes;
+  here[1].rank = Rank(0);
+  EXPECT_EQ(leader.size() + other.size(), of_pipeline(Rank(0), here).size());
+  EXPECT_EQ(std::count_if(other.begin(), other.end(),
+                          [](const std::string& key) {
+                            return key.starts_with("penstock_stage_info{") &&
+                                   key.find("rank=\"1\"") != std::string::npos;
+                          }),
+            1);
 }
 
 TEST(MetricsPageTest, LabelValuesAreEscaped) {

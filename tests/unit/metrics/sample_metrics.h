@@ -17,6 +17,11 @@ namespace penstock {
 // A registry on a fake clock, with a pipeline "gpt" of two lanes that has run nothing, and one method.
 struct SampleMetrics {
   SampleMetrics() {
+    registry.SetGroup([] {
+      GroupFigures figures;
+      for (PeerFigures& by_carrier : figures.received) by_carrier.from[Rank(1)] = {};
+      return figures;
+    });
     pipeline =
         registry.AddPipeline("gpt",
                              {{.lane = 0,

@@ -50,6 +50,46 @@ TEST(StateClockTest, EnteringTheRunningStateChangesNothing) {
   EXPECT_EQ(lane.Snapshot(30)[StageState::kForward], 20);
 }
 
+// A clock that stands: what it shows ends there, until what was done is told.
+TEST(StateClockTest, WhatIsToldOfAClockThatStandsFillsItsTime) {
+  FakeClock clock(0);
+  StateClock lane(&clock);
+  lane.Enter(StageState::kNoWork, 10);
+  lane.Stand(StageState::kFill, 20);
+  EXPECT_EQ(lane.Snapshot(50).at_nanos, 20);
+  EXPECT_EQ(Sum(lane.Snapshot(50)), 20);
+  TimesByState told{};
+  told[static_cast<size_t>(StageState::kForward)] = 30;
+  told[static_cast<size_t>(StageState::kDrain)] = 5;
+  lane.Tell(told, 60);
+  const StateTimes times = lane.Snapshot(70);
+  EXPECT_EQ(times.at_nanos, 60) << "it stands on";
+  EXPECT_EQ(times[StageState::kNoWork], 10);
+  EXPECT_EQ(times[StageState::kForward], 30);
+  EXPECT_EQ(times[StageState::kDrain], 5);
+  EXPECT_EQ(times[StageState::kFill], 5) << "that nobody told of";
+  EXPECT_EQ(Sum(times), times.Total());
+  lane.Enter(StageState::kFill, 80);
+  EXPECT_EQ(lane.Snapshot(90).at_nanos, 90) << "it goes on, in the same state too";
+  EXPECT_EQ(lane.Snapshot(90)[StageState::kFill], 5 + 30);
+}
+
+TEST(StateClockTest, NoMoreThanItsTimeCanBeToldOfAClock) {
+  FakeClock clock(0);
+  StateClock lane(&clock);
+  TimesByState told{};
+  told[static_cast<size_t>(StageState::kForward)] = 30;
+  told[static_cast<size_t>(StageState::kDrain)] = 30;
+  lane.Tell(told, 40);
+  EXPECT_EQ(lane.Snapshot(40)[StageState::kSetup], 40) << "one that runs knows by itself";
+  lane.Stand(StageState::kFill, 40);
+  lane.Tell(told, 80);
+  const StateTimes times = lane.Snapshot(100);
+  EXPECT_EQ(times[StageState::kForward], 30);
+  EXPECT_EQ(times[StageState::kDrain], 10);
+  EXPECT_EQ(Sum(times), 80);
+}
+
 TEST(StateClockTest, TimesThatGoBackCountAsTheLastTransition) {
   FakeClock clock(0);
   StateClock lane(&clock);

@@ -113,7 +113,7 @@ TEST(TraceCaptureTest, WhatARecorderMissedMakesItIncomplete) {
 
 TEST(TraceCaptureTest, ARecorderKeepsNoMoreThanItMay) {
   TracedPipeline pipeline(16);
-  TraceRecorder recorder(pipeline.metrics, From::kNow, /*max_records=*/24);
+  TraceRecorder recorder(pipeline.metrics, From::kNow, Rank(0), /*max_records=*/24);
   for (int i = 0; i < 10; ++i) {
     pipeline.Step();
     recorder.Collect();

@@ -352,5 +352,46 @@ TEST(TraceNameTest, NamesAreThoseOfSchedules) {
             "wait_gradient");
 }
 
+// The lanes of each rank in a process of its own, with how far its clock is trusted.
+TEST(TraceExportTest, RanksAreProcesses) {
+  TracedPipeline pipeline;
+  pipeline.Step();
+  TraceCapture capture = *Captured(pipeline);
+  capture.lanes[1].description.rank = Rank(1);
+  capture.ranks = {{.rank = 1, .ahead_nanos = 12, .uncertainty_nanos = 34}};
+  const auto joint = std::make_shared<const TraceCapture>(std::move(capture));
+  const Json json = Json::parse(Whole(joint, TraceFormat::kChrome));
+  EXPECT_EQ(json["otherData"]["ranks"][0]["clock_ahead_nanos"], 12);
+  EXPECT_EQ(json["otherData"]["ranks"][0]["clock_uncertainty_nanos"], 34);
+  EXPECT_EQ(json["otherData"]["ranks"][0]["missing"], false);
+  std::map<int, std::string> processes;
+  std::map<std::string, int> threads;
+  std::map<uint64_t, int> slices;  // by thread
+  for (const Json& event : json["traceEvents"]) {
+    if (event["name"] == "process_name") {
+      EXPECT_TRUE(processes.emplace(event["pid"], event["args"]["name"]).second);
+    }
+    if (event["name"] == "thread_name") threads[event["args"]["name"]] = event["pid"];
+    if (event["ph"] == "X") ++slices[event["pid"].get<int>()];
+  }
+  EXPECT_EQ(processes, (std::map<int, std::string>{{0, "pipeline gpt"}, {1, "rank 0"}, {2, "rank 1"}}));
+  EXPECT_EQ(threads["lane 0 compute"], 1);
+  EXPECT_EQ(threads["lane 1 compute"], 2);
+  EXPECT_GT(slices[1], 5);
+  EXPECT_GT(slices[2], 5);
+
+  perfetto::Trace trace;
+  ASSERT_TRUE(trace.ParseFromString(Whole(joint, TraceFormat::kPerfetto)));
+  std::map<std::string, uint64_t> uuids;
+  std::map<std::string, uint64_t> parents;
+  for (const auto& packet : trace.packet()) {
+    if (!packet.has_track_descriptor()) continue;
+    uuids[packet.track_descriptor().name()] = packet.track_descriptor().uuid();
+    parents[packet.track_descriptor().name()] = packet.track_descriptor().parent_uuid();
+  }
+  EXPECT_EQ(parents["lane 1 on cpu:1, layers 4-7"], uuids["rank 1"]);
+  EXPECT_EQ(parents["rank 1"], uuids["pipeline gpt"]);
+}
+
 }  // namespace
 }  // namespace penstock

@@ -15,12 +15,15 @@ namespace penstock::testing {
 //   lane 1                       RECV 25-26  F0 27-40  B0 40-65  SEND 65-68            OPT 90-95
 class TracedPipeline {
  public:
-  explicit TracedPipeline(int64_t ring_events = 1024) {
-    metrics =
-        std::make_shared<PipelineMetrics>(&clock, "gpt",
-                                          std::vector<LaneDescription>{{.lane = 0, .device = "cpu:0", .layers = "0-3"},
-                                                                       {.lane = 1, .device = "cpu:1", .layers = "4-7"}},
-                                          ScheduleDescription(), ring_events);
+  // `second`: the rank of lane 1. `start_nanos`: what the clock shows at the begin.
+  explicit TracedPipeline(int64_t ring_events = 1024, Rank second = Rank(0), int64_t start_nanos = 0) {
+    clock.AdvanceNanos(start_nanos);
+    base = clock.NowNanos();
+    metrics = std::make_shared<PipelineMetrics>(
+        &clock, "gpt",
+        std::vector<LaneDescription>{{.lane = 0, .device = "cpu:0", .layers = "0-3"},
+                                     {.lane = 1, .device = "cpu:1", .layers = "4-7", .rank = second}},
+        ScheduleDescription(), ring_events);
     for (int lane : {0, 1}) Enter(lane, StageState::kNoWork, 0);
   }
 

@@ -110,20 +110,24 @@ class Leader : public MembershipListener {
     service_.Close();
   }
 
-  void OnFormed(const Group& group, const std::map<Rank, RankDescription>& ranks) override {
+  void OnFormed(const Group& group, const std::map<Rank, FormedRank>& ranks) override {
     world_->events.Add(
         absl::StrCat("formed ", group.identity.epoch.value(), ".", group.identity.generation, " of ", ranks.size()));
   }
   void OnLost(Rank rank, const absl::Status& why) override {
     world_->events.Add(absl::StrCat("lost ", rank.value(), " ", ReasonOf(why)));
   }
-  void OnFailed(Rank rank, const absl::Status& why) override {
+  void OnFailed(Rank rank, const GroupIdentity&, const absl::Status& why) override {
     world_->events.Add(absl::StrCat("failed ", rank.value(), " ", ReasonOf(why)));
+  }
+  void OnTold(Rank rank, MessagePart part) override {
+    world_->events.Add(absl::StrCat("told by ", rank.value(), ": ", part.data));
   }
 
   int port() const { return port_; }
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
   int64_t refused() const { return membership_.refused(); }
+  GroupView view() const { return membership_.view(); }
 
  private:
   World* const world_;
@@ -163,6 +167,12 @@ class RankProcess : public RankHandler {
   void OnDissolve(const GroupIdentity& group, Rank cause, const absl::Status& why) override {
     Tell(absl::StrCat("dissolve ", group.generation, " for ", cause.value(), ": ", std::string(why.message())));
   }
+  void OnDraining(bool draining) override { Tell(draining ? "leader drains" : "leader goes on"); }
+  absl::Status OnTold(MessagePart part) override {
+    Tell(absl::StrCat("told: ", part.data));
+    return absl::OkStatus();
+  }
+  std::map<Rank, LinkFigures> Received() const override { return {{Rank(0), {.messages = 2, .bytes = 100 + rank_}}}; }
   void OnLeaderLost(const absl::Status& why) override { Tell("leader lost " + ReasonOf(why)); }
 
   Group group() const {

@@ -7,10 +7,12 @@
 
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "penstock/peer/v1/group_service.grpc.pb.h"
@@ -24,7 +26,8 @@ class FakeLeader : public peer::v1::GroupService::Service {
  public:
   using Stream = grpc::ServerReaderWriter<peer::v1::LeaderMessage, peer::v1::RankMessage>;
 
-  explicit FakeLeader(std::function<void(Stream*)> script) : script_(std::move(script)) {
+  explicit FakeLeader(std::function<void(Stream*)> script, grpc::Status end = grpc::Status::OK)
+      : script_(std::move(script)), end_(std::move(end)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
@@ -49,10 +52,11 @@ class FakeLeader : public peer::v1::GroupService::Service {
  private:
   grpc::Status Join(grpc::ServerContext*, Stream* stream) override {
     script_(stream);
-    return grpc::Status::OK;
+    return end_;
   }
 
   const std::function<void(Stream*)> script_;
+  const grpc::Status end_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -65,9 +69,13 @@ TEST(LeaderLink, AnswersPingsAndLeavesALeaderThatIsSilent) {
     EXPECT_EQ(hello.hello().build(), "1.0");
     FakeLeader::Welcome(stream, 4);
     peer::v1::LeaderMessage ping;
-    ping.mutable_ping();
+    ping.mutable_ping()->set_leader_nanos(77);
     stream->Write(ping);
-    if (FakeLeader::Hear(stream).has_pong()) world.events.Add("pong");
+    const peer::v1::Pong pong = FakeLeader::Hear(stream).pong();
+    if (pong.leader_nanos() == 77 && pong.rank_nanos() == world.clock.NowNanos() && pong.received_size() == 1 &&
+        pong.received(0).bytes() == 101) {
+      world.events.Add("pong");
+    }
     FakeLeader::Hear(stream);  // until the rank has gone
   });
   RankProcess rank(&world, 1, leader.address());
@@ -98,6 +106,8 @@ TEST(LeaderLink, LeavesALeaderThatItCanNotFollow) {
        [](FakeLeader::Stream* stream) { FakeLeader::Welcome(stream, 3); }},
       {"RANK_MESSAGE", "welcome.peer_timeout_micros: must be above 0, got 0",
        [](FakeLeader::Stream* stream) { FakeLeader::Welcome(stream, 4, 0); }},
+      {"RANK_MESSAGE", "welcome.peer_timeout_micros: must be at most a year, got 9223372036854775807",
+       [](FakeLeader::Stream* stream) { FakeLeader::Welcome(stream, 4, std::numeric_limits<int64_t>::max()); }},
       {"RANK_MESSAGE", "message: must be a welcome, got another one",
        [](FakeLeader::Stream* stream) { stream->Write(peer::v1::LeaderMessage()); }},
       {"RANK_MESSAGE", "message: must be a command, got a second welcome",
@@ -135,6 +145,54 @@ TEST(LeaderLink, LeavesALeaderThatItCanNotFollow) {
     }
     EXPECT_EQ(rank.link().status().message(), row.problem);
   }
+}
+
+// Waits until the link has ended with that reason; the clock stands still, so that it tries once.
+absl::Status EndOf(World* world, RankProcess* rank, const std::string& part) {
+  for (int i = 0; i < 4000 && !absl::StrContains(rank->link().status().message(), part); ++i) {
+    world->events.Await("never", absl::Milliseconds(5));
+  }
+  return rank->link().status();
+}
+
+TEST(LeaderLink, SaysWhatListensInTheLeadersStead) {
+  World world;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  peer::v1::GroupService::Service without_methods;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&without_methods);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  RankProcess rank(&world, 1, absl::StrCat("127.0.0.1:", port));
+  const absl::Status end = EndOf(&world, &rank, "leads no ranks");
+  EXPECT_EQ(ReasonOf(end), "RANK_LOST");
+  EXPECT_EQ(end.message(), "the leader can't be reached: what listens there leads no ranks: UNIMPLEMENTED ");
+}
+
+TEST(LeaderLink, TellsTheReasonThatAMessageBeginsWith) {
+  const std::pair<grpc::Status, absl::Status> rows[] = {
+      {{grpc::StatusCode::UNAUTHENTICATED, "CREDENTIAL_INVALID: nobody knows it"},
+       Error(absl::StatusCode::kUnauthenticated, "CREDENTIAL_INVALID", "nobody knows it")},
+      {{grpc::StatusCode::UNAUTHENTICATED, "go away: now"},
+       Error(absl::StatusCode::kUnavailable, "RANK_LOST", "the leader can't be reached: UNAUTHENTICATED go away: now")},
+  };
+  for (const auto& [said, told] : rows) {
+    World world;
+    FakeLeader leader([](FakeLeader::Stream*) {}, said);
+    RankProcess rank(&world, 1, leader.address());
+    const absl::Status end = EndOf(&world, &rank, std::string(told.message()));
+    EXPECT_EQ(end.message(), told.message());
+    EXPECT_EQ(ReasonOf(end), ReasonOf(told));
+    EXPECT_EQ(end.code(), told.code());
+  }
+}
+
+TEST(LeaderLink, TriesANameAgainThatDoesNotResolve) {
+  World world;
+  RankProcess rank(&world, 1, "no-such-host.invalid:8475");
+  const absl::Status end = EndOf(&world, &rank, "no-such-host.invalid");
+  EXPECT_EQ(ReasonOf(end), "RANK_LOST");
+  EXPECT_TRUE(absl::StrContains(end.message(), "no-such-host.invalid")) << end;
 }
 
 TEST(LeaderLink, WaitsForALeaderThatIsNotThereYet) {

@@ -151,7 +151,15 @@ TEST(PeerGroup, StrangersAreRefusedAndDisturbNobody) {
   *message.mutable_hello() = ToProto(Describe(world, 2));
   message.mutable_hello()->set_instance("short");
   EXPECT_EQ(ReasonIn(SayBytes(leader.address(), message.SerializeAsString())), "RANK_MESSAGE");
-  message.mutable_hello()->set_protocol(2);
+  *message.mutable_hello() = ToProto(Describe(world, 2));
+  message.mutable_hello()->set_host("a\x1b[2Jb");
+  EXPECT_EQ(ReasonIn(SayBytes(leader.address(), message.SerializeAsString())), "RANK_MESSAGE");
+  message.mutable_hello()->set_host(std::string(256, 'a'));
+  EXPECT_EQ(ReasonIn(SayBytes(leader.address(), message.SerializeAsString())), "RANK_MESSAGE");
+  *message.mutable_hello() = ToProto(Describe(world, 2));
+  message.mutable_hello()->set_build("1.1\x1b[2J");
+  EXPECT_EQ(ReasonIn(SayBytes(leader.address(), message.SerializeAsString())), "RANK_MESSAGE");
+  message.mutable_hello()->set_protocol(kPeerProtocol + 1);
   EXPECT_EQ(ReasonIn(SayBytes(leader.address(), message.SerializeAsString())), "PROTOCOL_MISMATCH");
   {
     HandMadeRank taker(leader.address());
@@ -160,7 +168,7 @@ TEST(PeerGroup, StrangersAreRefusedAndDisturbNobody) {
     EXPECT_EQ(ReasonIn(end), "RANK_TAKEN");
     EXPECT_EQ(end.error_code(), grpc::StatusCode::ALREADY_EXISTS);
   }
-  EXPECT_EQ(leader.refused(), 7);
+  EXPECT_EQ(leader.refused(), 10);
   EXPECT_EQ(world.events.Take(), std::vector<std::string>());
   EXPECT_TRUE(one.link().status().ok());
 }
@@ -186,6 +194,7 @@ TEST(PeerGroup, NobodyJoinsWithoutTheRole) {
   const grpc::Status end = rank.End();
   EXPECT_EQ(ReasonIn(end), "ROLE_MISSING");
   EXPECT_EQ(end.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(leader.refused(), 1);
 }
 
 TEST(PeerGroup, AMemberThatTalksNonsenseIsLostAlone) {
@@ -243,20 +252,58 @@ TEST(PeerGroup, RanksFollowTheirLeaderThroughARestartAndNoneOfYesterday) {
   EXPECT_GE(leader->refused(), 1);
 }
 
-TEST(PeerGroup, ALeaderLosesWhoIsSilent) {
-  World world{.peer_timeout = absl::Seconds(5), .size = 1};
+TEST(PeerGroup, ALeaderKnowsWhatItsRanksSayAndLosesOneThatLies) {
+  World world{.peer_timeout = absl::Seconds(5), .size = 2};
   Leader leader(&world, 1);
   HandMadeRank rank(leader.address());
-  rank.SayHello(Describe(world, 0));
+  RankDescription self = Describe(world, 1);
+  self.host = "far";
+  self.devices = {{.name = "cpu:0", .memory_bytes = 5}};
+  rank.SayHello(self);
+  EXPECT_TRUE(rank.Hear().has_welcome());
+  RankView one = leader.view().ranks.at(Rank(1));
+  EXPECT_TRUE(one.member);
+  EXPECT_EQ(one.description.host, "far");
+  EXPECT_EQ(one.description.address, "127.0.0.1");
+  EXPECT_EQ(one.description.devices.at(0).memory_bytes, 5);
+  EXPECT_FALSE(one.clock.has_value());
+  world.clock.Advance(absl::Seconds(2));
+  peer::v1::LeaderMessage ping = rank.Hear();
+  ASSERT_TRUE(ping.has_ping());
+  peer::v1::RankMessage message;
+  message.mutable_pong()->set_leader_nanos(ping.ping().leader_nanos());
+  message.mutable_pong()->set_rank_nanos(ping.ping().leader_nanos() + 1000);
+  peer::v1::Pong::Received* received = message.mutable_pong()->add_received();
+  received->set_messages(3);
+  received->set_bytes(300);
+  rank.Say(message);
+  rank.Say(message);  // again, which can't be
+  EXPECT_EQ(ReasonIn(rank.End()), "RANK_MESSAGE");
+  EXPECT_TRUE(world.events.Await("lost 1 RANK_LOST"));
+  one = leader.view().ranks.at(Rank(1));
+  EXPECT_FALSE(one.member);
+  EXPECT_EQ(one.received.at(Rank(0)).bytes, 300);
+}
+
+TEST(PeerGroup, ALeaderLosesWhoIsSilent) {
+  World world{.peer_timeout = absl::Seconds(5), .size = 2};
+  Leader leader(&world, 1);
+  HandMadeRank zero(leader.address());  // that the leader would not lose
+  zero.SayHello(Describe(world, 0));
+  EXPECT_TRUE(zero.Hear().has_welcome());
+  HandMadeRank rank(leader.address());
+  rank.SayHello(Describe(world, 1));
   EXPECT_TRUE(rank.Hear().has_welcome());
   const peer::v1::LeaderMessage prepare = rank.Hear();
   ASSERT_TRUE(prepare.has_prepare());
   world.clock.Advance(absl::Seconds(4));
-  EXPECT_TRUE(rank.Hear().has_ping());
+  const peer::v1::LeaderMessage ping = rank.Hear();
+  ASSERT_TRUE(ping.has_ping());
   peer::v1::RankMessage message;
-  message.mutable_pong();
+  message.mutable_pong()->set_leader_nanos(ping.ping().leader_nanos());
   rank.Say(message);
   *message.mutable_prepared()->mutable_group() = prepare.prepare().group();
+  zero.Say(message);
   rank.Say(message);
   EXPECT_TRUE(rank.Hear().has_form());  // so the leader has the pong, too
   world.clock.Advance(absl::Seconds(4));
@@ -264,10 +311,10 @@ TEST(PeerGroup, ALeaderLosesWhoIsSilent) {
   world.timers.SettleForTest();
   EXPECT_EQ(world.events.Take(), std::vector<std::string>());
   world.clock.Advance(absl::Seconds(1));
-  EXPECT_TRUE(world.events.Await("lost 0 RANK_LOST"));
+  EXPECT_TRUE(world.events.Await("lost 1 RANK_LOST"));
   const grpc::Status end = rank.End();
   EXPECT_EQ(ReasonIn(end), "RANK_LOST");
-  EXPECT_EQ(end.error_message(), "rank 0 was silent for 5s");
+  EXPECT_EQ(end.error_message(), "rank 1 was silent for 5s");
 }
 
 TEST(PeerGroup, WhoSaysNothingAtAllIsCutOff) {

@@ -130,7 +130,9 @@ TEST(RankSettings, AnErrorNamesTheSourceAndTheValue) {
       {{.world_size = "2", .leader = "p-0:1"},
        {{"HOSTNAME", "p-2"}},
        "HOSTNAME: must be below --world-size, which is 2, got 2"},
-      {{.rank = "1", .world_size = "2", .leader = ":1"}, {}, "--leader: must be HOST or HOST:PORT, got :1"},
+      {{.rank = "1", .world_size = "2", .leader = "a:"},
+       {},
+       "--leader: must have the leader's port, in [1, 65535], got a:"},
       {{.rank = "1", .world_size = "2", .leader = "a:0"},
        {},
        "--leader: must have the leader's port, in [1, 65535], got a:0"},
@@ -146,6 +148,22 @@ TEST(RankSettings, AnErrorNamesTheSourceAndTheValue) {
     ASSERT_FALSE(settings.ok()) << "wanted " << row.settings;
     EXPECT_EQ(ReasonOf(settings.status()), "FIELD_INVALID");
     EXPECT_EQ(settings.status().message(), row.settings);
+  }
+}
+
+TEST(RankSettings, ALeaderHasANameOrNumbers) {
+  const auto leader = [](const std::string& text) {
+    return Read({.rank = "1", .world_size = "2", .leader = text}, {});
+  };
+  for (const char* good : {"a:1", "p-0.p_1.default.svc.:1", "3com.example:1", "127.0.0.1:1", "[fd00::1]:1", "n1:1"}) {
+    ASSERT_TRUE(leader(good).ok()) << leader(good).status();
+    EXPECT_EQ(leader(good)->leader, good);
+  }
+  for (const char* bad : {":1", "http://10.0.0.1:8475", "10.0.0.300:1", "10.0.0.1.5:1", "10.0.0:1", "8475", "[::1",
+                          "[a]:1", "a b:1", "a/b", "a,b:1", "fd00:::1"}) {
+    EXPECT_EQ(ReasonOf(leader(bad).status()), "FIELD_INVALID") << bad;
+    EXPECT_EQ(leader(bad).status().message(),
+              absl::StrCat("--leader: must be HOST or HOST:PORT, with a name or numbers, got ", bad));
   }
 }
 

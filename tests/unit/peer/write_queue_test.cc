@@ -26,6 +26,22 @@ TEST(WriteQueue, WritesOneAtATimeInOrderAndEndsOnceBehindTheLast) {
   EXPECT_FALSE(queue.Close().end);
 }
 
+TEST(WriteQueue, WhatIsUrgentGoesBeforeAllButTheOneThatIsOnItsWay) {
+  WriteQueue<std::string> queue;
+  const auto first = queue.PushAll({"a", "b", "c"});
+  ASSERT_NE(first.write, nullptr);
+  EXPECT_EQ(queue.PushUrgent("now").write, nullptr);
+  EXPECT_EQ(queue.PushAll({"d"}).write, nullptr);
+  EXPECT_EQ(*first.write, "a");  // it stays where it is
+  std::string order;
+  for (auto next = queue.Written(true); next.write != nullptr; next = queue.Written(true)) order += *next.write;
+  EXPECT_EQ(order, "nowbcd");
+  EXPECT_EQ(queue.PushAll({}).write, nullptr);
+  const auto idle = queue.PushUrgent("at once");
+  ASSERT_NE(idle.write, nullptr);
+  EXPECT_EQ(*idle.write, "at once");
+}
+
 TEST(WriteQueue, AnIdleOneEndsAtOnce) {
   WriteQueue<std::string> queue;
   ASSERT_NE(queue.Push("a").write, nullptr);

@@ -44,6 +44,7 @@ class Modules : public LayerSource {
   const std::string& name(int layer) const override { return modules_[static_cast<size_t>(layer)]; }
   const std::string& module(int layer) const override { return modules_[static_cast<size_t>(layer)]; }
   const std::vector<TieSpec>& ties() const override { return ties_; }
+  std::shared_ptr<const std::string> file() const override { return nullptr; }
   absl::StatusOr<std::unique_ptr<Layer>> Build(int, const SourceOptions&) const override {
     return absl::UnimplementedError("nothing is built here");
   }

@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/model/safetensors.h"
+#include "engine/program/program_names.h"
 #include "tests/unit/program/program_archives.h"
 
 namespace penstock {
@@ -278,6 +279,46 @@ TEST(ExportedProgram, SurvivesLongExpressions) {
   nested.Replace(kModel, "\"expr_str\": \"Symbol('s77', positive=True, integer=True)\"",
                  "\"expr_str\": \"" + expression + "\"");
   ExpectRefused(nested.Read(), "has too long a dimension");
+}
+
+// The names' record of a program that takes x and gives output.
+absl::StatusOr<ExportedProgram> Named(const std::string& record, const std::string& file = "counting_both.pt2") {
+  Repacked named(file);
+  named[kNamesRecord] = record;
+  return named.Read();
+}
+
+TEST(ProgramNames, AreTheAuthorsInBothGraphs) {
+  const std::string longest(128, 'N');
+  const absl::StatusOr<ExportedProgram> program = Named(R"({"inputs": ["INPUT0"], "outputs": [")" + longest + R"("]})");
+  ASSERT_TRUE(program.ok()) << program.status();
+  for (const ProgramGraph& graph : {program->graph, *program->training}) {
+    EXPECT_EQ(graph.inputs[0].name, "INPUT0");
+    EXPECT_EQ(graph.outputs[0].name, longest);
+  }
+  const absl::StatusOr<ExportedProgram> two =
+      Named(R"({"inputs": ["x", "X"], "outputs": ["a b/c:0", "hidden", "none"]})", "language.pt2");
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(two->graph.inputs[0].name, "x");
+  EXPECT_EQ(two->graph.inputs[1].name, "X");
+  EXPECT_EQ(two->graph.outputs[0].name, "a b/c:0");
+}
+
+TEST(ProgramNames, AFileThatLiesIsRefusedByEntry) {
+  const std::string in = "exported program extra/penstock_names.json";
+  ExpectRefused(Named(R"({"inputs": [""], "outputs": ["y"]})"), in + ": inputs[0]: must be 1 to 128 printable");
+  ExpectRefused(Named(R"({"inputs": ["a\nb"], "outputs": ["y"]})"), in + ": inputs[0]: must be 1 to 128 printable");
+  ExpectRefused(Named(R"({"inputs": ["x"], "outputs": ["\u00e9"]})"), in + ": outputs[0]: must be 1 to 128 printable");
+  ExpectRefused(Named(R"({"inputs": [")" + std::string(129, 'x') + R"("], "outputs": ["y"]})"), in + ": inputs[0]");
+  ExpectRefused(Named(R"({"inputs": ["x"], "outputs": [7]})"), in + ": outputs[0]");
+  ExpectRefused(Named(R"({"inputs": [], "outputs": ["y"]})"), in + ": inputs must name each of 1, got 0");
+  ExpectRefused(Named(R"({"inputs": ["x"], "outputs": ["y", "z"]})"), in + ": outputs must name each of 1, got 2");
+  ExpectRefused(Named(R"({"inputs": ["x"]})"), in);
+  ExpectRefused(Named(R"({"inputs": "x", "outputs": ["y"]})"), in);
+  ExpectRefused(Named(R"({"inputs": ["x"], "outputs": ["y"], "more": 1})"), in);
+  ExpectRefused(Named("[]"), in);
+  ExpectRefused(Named(R"({"inputs": ["x", "x"], "outputs": ["a", "b", "c"]})", "language.pt2"),
+                in + ": inputs[1]: must not repeat, got x");
 }
 
 // Thousands of damaged files, the checksums put right so that the damage gets in. None may crash or take much memory.

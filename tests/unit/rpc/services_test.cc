@@ -1,5 +1,6 @@
 // The services over an in-process channel, on fake pipelines: what a client sees of them.
 
+#include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -11,202 +12,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
-#include "engine/base/job_thread.h"
 #include "engine/base/thread.h"
 #include "engine/observe/trace_ring.h"
-#include "engine/serve/checkpoint_reader.h"
 #include "engine/wire/checksum.h"
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
-#include "inference/grpc_service.grpc.pb.h"
-#include "penstock/v1/handle_service.grpc.pb.h"
-#include "penstock/v1/insight_service.grpc.pb.h"
-#include "penstock/v1/pipeline_service.grpc.pb.h"
-#include "penstock/v1/state_service.grpc.pb.h"
-#include "penstock/v1/work_service.grpc.pb.h"
-#include "server/identity/authenticator.h"
-#include "server/rpc/admission.h"
-#include "server/rpc/call_metrics.h"
-#include "server/rpc/convert/page_token.h"
 #include "server/rpc/convert/proto_convert.h"
 #include "server/rpc/convert/status_to_grpc.h"
-#include "server/rpc/services/handle_service.h"
-#include "server/rpc/services/inference_service.h"
-#include "server/rpc/services/insight_service.h"
-#include "server/rpc/services/pipeline_service.h"
-#include "server/rpc/services/state_service.h"
-#include "server/rpc/services/work_service.h"
 #include "server/rpc/streams/tensor_uploads.h"
 #include "server/rpc/unary_call.h"
-#include "tests/unit/serve/hosting_fixture.h"
+#include "tests/unit/rpc/services_fixture.h"
 
 namespace penstock::testing {
 namespace {
-
-std::string Uuid(int number) {
-  char text[40];
-  std::snprintf(text, sizeof(text), "00000000-0000-4000-8000-%012d", number);
-  return text;
-}
-
-google::rpc::ErrorInfo InfoOf(const grpc::Status& status) {
-  google::rpc::Status details;
-  details.ParseFromString(status.error_details());
-  google::rpc::ErrorInfo info;
-  for (const auto& any : details.details()) {
-    if (any.UnpackTo(&info)) break;
-  }
-  return info;
-}
-
-// The reason of an answer, or "OK".
-std::string Reason(const grpc::Status& status) {
-  if (status.ok()) return "OK";
-  const std::string reason = InfoOf(status).reason();
-  return reason.empty() ? "no reason: " + status.error_message() : reason;
-}
-
-// Waits until something holds of whose change nobody tells.
-template <typename Ready>
-void Await(const Ready& ready) {
-  absl::Notification never;
-  while (!ready()) never.WaitForNotificationWithTimeout(absl::Milliseconds(1));
-}
-
-class ServicesTest : public HostingFixture {
- protected:
-  explicit ServicesTest(Identity anyone = Identity())
-      : HostingFixture({}, /*max_pipelines=*/3, /*trace_events=*/512),
-        authenticator_(std::move(anyone), &clock_),
-        admission_(3, &registry_),
-        tokens_(&clock_) {
-    const ServiceEnvironment environment{.pipelines = table_.get(),
-                                         .checkpoints = checkpoints_.get(),
-                                         .checkpoint_reader = &checkpoint_reader_,
-                                         .handles = handles_.get(),
-                                         .timers = &timers_,
-                                         .clock = &clock_,
-                                         .metrics = &registry_,
-                                         .admission = &admission_,
-                                         .page_tokens = &tokens_,
-                                         .authenticator = &authenticator_};
-    pipelines_service_ = std::make_unique<PipelineServiceImpl>(environment);
-    work_service_ = std::make_unique<WorkServiceImpl>(environment);
-    handles_service_ = std::make_unique<HandleServiceImpl>(environment);
-    state_service_ = std::make_unique<StateServiceImpl>(environment);
-    insight_service_ = std::make_unique<InsightServiceImpl>(environment, &trace_jobs_);
-    inference_service_ = std::make_unique<InferenceServiceImpl>(
-        environment, InferenceServiceImpl::Options{.version = "1", .ready = [] { return true; }});
-    admission_.SetGate(Admission::Gate::kOpen);
-    for (const char* service : {"penstock.v1.WorkService", "penstock.v1.InsightService"}) {
-      AddServiceMetrics(service, &registry_.server());
-    }
-    grpc::ServerBuilder builder;
-    builder.SetMaxReceiveMessageSize(64 << 20);
-    for (grpc::Service* service :
-         std::vector<grpc::Service*>{pipelines_service_.get(), work_service_.get(), handles_service_.get(),
-                                     state_service_.get(), insight_service_.get(), inference_service_.get()}) {
-      builder.RegisterService(service);
-    }
-    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-    interceptors.push_back(std::make_unique<CallMetricsFactory>(&registry_.server(), &clock_));
-    builder.experimental().SetInterceptorCreators(std::move(interceptors));
-    server_ = builder.BuildAndStart();
-    channel_ = server_->InProcessChannel({});
-    work_ = v1::WorkService::NewStub(channel_);
-    results_ = v1::HandleService::NewStub(channel_);
-    pipelines_ = v1::PipelineService::NewStub(channel_);
-    state_ = v1::StateService::NewStub(channel_);
-    insight_ = v1::InsightService::NewStub(channel_);
-    inference_ = inference::GRPCInferenceService::NewStub(channel_);
-  }
-  ~ServicesTest() override {
-    control_->Resume();
-    control_->ResumeInference();
-    insight_service_->Shutdown();
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
-    trace_jobs_.Close();
-    checkpoint_reader_.Close();
-    handles_service_->Close();
-  }
-
-  static void As(grpc::ClientContext* context, const std::string& caller = "ann") {
-    context->AddMetadata("penstock-caller", caller);
-  }
-
-  static void SetX(v1::Input* input, std::vector<float> values, const std::string& name = "x") {
-    input->set_name(name);
-    auto* header = input->mutable_tensor()->mutable_header();
-    header->set_type(v1::DATA_TYPE_FP32);
-    header->add_shape(static_cast<int64_t>(values.size()));
-    header->set_byte_size(static_cast<int64_t>(4 * values.size()));
-    input->mutable_tensor()->set_data(values.data(), 4 * values.size());
-  }
-
-  static v1::InferRequest AskX(std::vector<float> values, int wait_seconds = 0) {
-    v1::InferRequest request;
-    request.set_pipeline("pipelines/gpt");
-    SetX(request.add_inputs(), std::move(values));
-    request.mutable_reply()->mutable_wait_for()->set_seconds(wait_seconds);
-    request.mutable_reply()->set_inline_bytes(1 << 20);
-    return request;
-  }
-
-  grpc::Status ModelInfer(const std::vector<float>& values, inference::ModelInferResponse* response = nullptr) {
-    inference::ModelInferRequest request;
-    request.set_model_name("gpt");
-    request.set_id("mine");
-    auto* input = request.add_inputs();
-    input->set_name("x");
-    input->set_datatype("FP32");
-    input->add_shape(static_cast<int64_t>(values.size()));
-    request.add_raw_input_contents(values.data(), sizeof(float) * values.size());
-    grpc::ClientContext context;
-    inference::ModelInferResponse dropped;
-    return inference_->ModelInfer(&context, request, response != nullptr ? response : &dropped);
-  }
-  grpc::Status Infer(const v1::InferRequest& request, v1::InferResponse* response, const std::string& caller = "ann") {
-    grpc::ClientContext context;
-    As(&context, caller);
-    return work_->Infer(&context, request, response);
-  }
-
-  v1::TrainStepRequest Train(int id) {
-    v1::TrainStepRequest request;
-    request.set_pipeline("pipelines/gpt");
-    request.set_request_id(Uuid(id));
-    SetX(request.add_inputs(), {1, 1});
-    SetX(request.mutable_target(), {0, 0}, "target");
-    request.mutable_reply()->mutable_wait_for()->set_seconds(30);
-    return request;
-  }
-  grpc::Status TrainStep(const v1::TrainStepRequest& request, v1::TrainStepResponse* response) {
-    grpc::ClientContext context;
-    As(&context);
-    return work_->TrainStep(&context, request, response);
-  }
-
-  Authenticator authenticator_;
-  Admission admission_;
-  PageTokens tokens_;
-  JobThread trace_jobs_{"ps-traces"};
-  CheckpointReader checkpoint_reader_{nullptr};
-  std::unique_ptr<PipelineServiceImpl> pipelines_service_;
-  std::unique_ptr<WorkServiceImpl> work_service_;
-  std::unique_ptr<HandleServiceImpl> handles_service_;
-  std::unique_ptr<StateServiceImpl> state_service_;
-  std::unique_ptr<InsightServiceImpl> insight_service_;
-  std::unique_ptr<InferenceServiceImpl> inference_service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::WorkService::Stub> work_;
-  std::unique_ptr<v1::HandleService::Stub> results_;
-  std::unique_ptr<v1::PipelineService::Stub> pipelines_;
-  std::unique_ptr<v1::StateService::Stub> state_;
-  std::unique_ptr<v1::InsightService::Stub> insight_;
-  std::unique_ptr<inference::GRPCInferenceService::Stub> inference_;
-};
 
 TEST_F(ServicesTest, AnswersInlineWhenAskedToWait) {
   v1::InferResponse response;
@@ -1663,6 +1479,179 @@ TEST_F(ServicesTest, TheOpenProtocolRefusesByName) {
             }),
             "FEATURE_DISABLED");
   EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["timeout"].set_uint64_param(60'000'000); }), "OK");
+}
+
+// "ID: OK", "ID: message", or "end" behind the last answer.
+template <typename Stream>
+std::string NextOf(Stream& stream) {
+  inference::ModelStreamInferResponse response;
+  if (!stream->Read(&response)) return "end";
+  const std::string& id = response.infer_response().id();
+  if (!response.error_message().empty()) {
+    EXPECT_EQ(response.infer_response().outputs_size(), 0);
+    return id + ": " + response.error_message();
+  }
+  EXPECT_EQ(response.infer_response().model_name(), "gpt");
+  EXPECT_EQ(response.infer_response().raw_output_contents_size(), 1);
+  return id + ": OK " + std::to_string(response.infer_response().raw_output_contents(0).size());
+}
+
+TEST_F(ServicesTest, AStreamOfInferencesAnswersInTheOrderOfItsRequests) {
+  control_->HoldInference();
+  grpc::ClientContext context;
+  const auto stream = inference_->ModelStreamInfer(&context);
+  ASSERT_TRUE(stream->Write(AskModel({1, 2}, "a")));
+  ASSERT_TRUE(stream->Write(AskModel({1, 2}, "b", "none")));  // fails at once
+  ASSERT_TRUE(stream->Write(AskModel({1, 2, 3}, "c")));
+  inference::ModelInferRequest without = AskModel({1, 2}, "d");
+  without.clear_raw_input_contents();
+  ASSERT_TRUE(stream->Write(without));
+  const MethodMetrics& calls = registry_.server().MethodOf("/inference.GRPCInferenceService/ModelStreamInfer");
+  Await([&] { return calls.messages_received.value() == 4; });
+  EXPECT_EQ(calls.messages_sent.value(), 0);
+  control_->ResumeInference();
+  EXPECT_EQ(NextOf(stream), "a: OK 8");
+  EXPECT_EQ(NextOf(stream), "b: there is no pipeline none");
+  EXPECT_EQ(NextOf(stream), "c: OK 12");
+  EXPECT_THAT(NextOf(stream), ::testing::StartsWith("d: inputs[0].contents: "));
+  ASSERT_TRUE(stream->Write(AskModel({1}, "e"))) << "what fails does not end the stream";
+  EXPECT_EQ(NextOf(stream), "e: OK 4");
+  ASSERT_TRUE(stream->WritesDone());
+  EXPECT_EQ(NextOf(stream), "end");
+  EXPECT_EQ(Reason(stream->Finish()), "OK");
+  EXPECT_EQ(handles_->TotalCounts().live(), 0);
+  Await([&] { return admission_.in_flight() == 0; });
+}
+
+TEST_F(ServicesTest, AStreamReadsNoMoreThanItMayHaveOpen) {
+  control_->HoldInference();
+  grpc::ClientContext context;
+  const auto stream = inference_->ModelStreamInfer(&context);
+  constexpr int kRequests = InferStream::kMaxOpen + 4;
+  Thread writer("writer", [&] {  // a write lasts until it is read
+    for (int i = 0; i < kRequests; ++i) EXPECT_TRUE(stream->Write(AskModel({1, 2}, std::to_string(i))));
+    EXPECT_TRUE(stream->WritesDone());
+  });
+  const MethodMetrics& calls = registry_.server().MethodOf("/inference.GRPCInferenceService/ModelStreamInfer");
+  Await([&] { return calls.messages_received.value() >= InferStream::kMaxOpen; });
+  grpc::ClientContext other;
+  inference::ServerLiveResponse live;
+  ASSERT_TRUE(inference_->ServerLive(&other, inference::ServerLiveRequest(), &live).ok());
+  EXPECT_EQ(calls.messages_received.value(), InferStream::kMaxOpen);
+  control_->ResumeInference();
+  EXPECT_EQ(NextOf(stream), "0: OK 8");
+  for (int i = 1; i < kRequests; ++i) EXPECT_THAT(NextOf(stream), ::testing::StartsWith(std::to_string(i) + ": "));
+  writer.Join();
+  EXPECT_EQ(NextOf(stream), "end");
+  EXPECT_EQ(Reason(stream->Finish()), "OK");
+}
+
+TEST_F(ServicesTest, AnAnswerOnAStreamHasRoomInMemoryUntilTheClientTakesIt) {
+  const std::vector<float> values(10'000, 1);
+  constexpr int64_t kAnswer = 40'000;
+  grpc::ClientContext context;
+  const auto stream = inference_->ModelStreamInfer(&context);
+  for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(stream->Write(AskModel(values, id)));
+  const MethodMetrics& calls = registry_.server().MethodOf("/inference.GRPCInferenceService/ModelStreamInfer");
+  Await([&] { return calls.messages_received.value() == 3 && admission_.in_flight() == 0; });
+  const int64_t held = memory_.BytesOf(MemoryClass::kMessages);
+  EXPECT_GE(held, 2 * kAnswer) << "the first may have gone out";
+  EXPECT_LT(held, 4 * kAnswer) << "the requests are gone";
+  for (const char* id : {"a", "b", "c"}) EXPECT_EQ(NextOf(stream), std::string(id) + ": OK 40000");
+  ASSERT_TRUE(stream->WritesDone());
+  EXPECT_EQ(NextOf(stream), "end");
+  EXPECT_EQ(Reason(stream->Finish()), "OK");
+  Await([&] { return memory_.BytesOf(MemoryClass::kMessages) == 0; });
+}
+
+TEST_F(ServicesTest, AStreamsRequestsAreAdmittedAsCallsAre) {
+  control_->HoldInference();
+  grpc::ClientContext context;
+  const auto stream = inference_->ModelStreamInfer(&context);
+  for (const char* id : {"1", "2", "3", "4"}) ASSERT_TRUE(stream->Write(AskModel({1, 2}, id)));
+  const MethodMetrics& calls = registry_.server().MethodOf("/inference.GRPCInferenceService/ModelStreamInfer");
+  Await([&] { return calls.messages_received.value() == 4 && admission_.in_flight() == 3; });
+  EXPECT_EQ(Reason(ModelInfer({1, 2})), "CALLER_QUOTA") << "they are the caller's";
+  control_->ResumeInference();
+  for (const char* id : {"1", "2", "3"}) EXPECT_EQ(NextOf(stream), std::string(id) + ": OK 8");
+  EXPECT_THAT(NextOf(stream), ::testing::HasSubstr("4: "));
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(ServicesTest, WhatRunsOnAStreamIsCancelledWithIt) {
+  control_->HoldInference();
+  {
+    grpc::ClientContext context;
+    const auto stream = inference_->ModelStreamInfer(&context);
+    ASSERT_TRUE(stream->Write(AskModel({1, 2}, "a")));
+    ASSERT_TRUE(stream->Write(AskModel({1, 2}, "b")));
+    Await([&] { return admission_.in_flight() == 2; });
+    context.TryCancel();
+    EXPECT_EQ(NextOf(stream), "end");
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  control_->ResumeInference();
+  Await([&] { return admission_.in_flight() == 0 && handles_->TotalCounts().live() == 0; });
+}
+
+TEST_F(ServicesTest, ARequestOfAStreamThatThrowsIsAnIncidentOfItsOwn) {
+  grpc::ClientContext context;
+  const auto stream = inference_->ModelStreamInfer(&context);
+  control_->ThrowIn("CheckInputs");
+  ASSERT_TRUE(stream->Write(AskModel({1, 2}, "a")));
+  EXPECT_THAT(NextOf(stream), ::testing::HasSubstr("incident"));
+  control_->RunOutOfMemoryIn("CheckInputs");
+  ASSERT_TRUE(stream->Write(AskModel({1, 2}, "b")));
+  EXPECT_THAT(NextOf(stream), ::testing::HasSubstr("memory"));
+  ASSERT_TRUE(stream->Write(AskModel({1, 2}, "c")));
+  EXPECT_EQ(NextOf(stream), "c: OK 8");
+  ASSERT_TRUE(stream->WritesDone());
+  EXPECT_EQ(Reason(stream->Finish()), "OK");
+  Await([&] { return admission_.in_flight() == 0; });
+}
+
+TEST_F(ServicesTest, AStreamEndsWithTheServerOnceWhatWasAskedIsAnswered) {
+  control_->HoldInference();
+  grpc::ClientContext context;
+  const auto stream = inference_->ModelStreamInfer(&context);
+  ASSERT_TRUE(stream->Write(AskModel({1, 2}, "a")));
+  Await([&] { return admission_.in_flight() == 1; });
+  inference_service_->Shutdown();
+  control_->ResumeInference();
+  EXPECT_EQ(NextOf(stream), "a: OK 8");
+  EXPECT_EQ(NextOf(stream), "end");
+  EXPECT_EQ(Reason(stream->Finish()), "DRAINING");
+  grpc::ClientContext late;
+  EXPECT_EQ(Reason(inference_->ModelStreamInfer(&late)->Finish()), "DRAINING");
+}
+
+TEST_F(ServicesTest, StreamsOfInferencesAreLimited) {
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<
+      std::unique_ptr<grpc::ClientReaderWriter<inference::ModelInferRequest, inference::ModelStreamInferResponse>>>
+      streams;
+  for (int i = 0; i < RequestStreams::kMaxStreams; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    if (i >= RequestStreams::kMaxStreams * 3 / 4) contexts.back()->AddMetadata("penstock-caller", "other");
+    if (i == RequestStreams::kMaxStreams * 3 / 4) {
+      grpc::ClientContext more;
+      EXPECT_EQ(Reason(inference_->ModelStreamInfer(&more)->Finish()), "CALLER_QUOTA");
+    }
+    streams.push_back(inference_->ModelStreamInfer(contexts.back().get()));
+    ASSERT_TRUE(streams.back()->Write(AskModel({1}, "a", "none")));
+    ASSERT_EQ(NextOf(streams.back()), "a: there is no pipeline none");
+  }
+  grpc::ClientContext context;
+  EXPECT_EQ(Reason(inference_->ModelStreamInfer(&context)->Finish()), "STREAM_LIMIT");
+  streams.back()->WritesDone();
+  EXPECT_EQ(Reason(streams.back()->Finish()), "OK");
+  grpc::ClientContext next;
+  next.AddMetadata("penstock-caller", "other");
+  const auto again = inference_->ModelStreamInfer(&next);
+  if (!again->Write(AskModel({1, 2}, "b"))) FAIL() << Reason(again->Finish());
+  EXPECT_EQ(NextOf(again), "b: OK 8");
+  for (const auto& one : contexts) one->TryCancel();
 }
 
 TEST_F(ServicesTest, AnUnknownModelIsNotReady) {

@@ -37,13 +37,14 @@ TEST(RequestId, IsACanonicalLowerCaseUuid) {
 
 TEST(Names, AreTakenOrRefusedWithFieldAndValue) {
   EXPECT_EQ(*ParsePipelineName("pipelines/gpt-2", "name"), "gpt-2");
+  EXPECT_EQ(*ParsePipelineName("pipelines/simple_identity", "name"), "simple_identity");
   const std::string longest = "a" + std::string(62, 'b');
   EXPECT_TRUE(CheckIdentifier(longest, "name").ok());
   for (const std::string& bad :
        {std::string(), std::string("gpt"), std::string("pipelines/"), std::string("pipelines/Gpt"),
-        std::string("pipelines/a-"), std::string("pipelines/-a"), std::string("pipelines/../etc"),
-        "pipelines/" + longest + "c", std::string("pipelines/a\0b", 13), std::string("/pipelines/a"),
-        std::string(1 << 16, 'p')}) {
+        std::string("pipelines/a-"), std::string("pipelines/a_"), std::string("pipelines/_a"),
+        std::string("pipelines/-a"), std::string("pipelines/../etc"), "pipelines/" + longest + "c",
+        std::string("pipelines/a\0b", 13), std::string("/pipelines/a"), std::string(1 << 16, 'p')}) {
     const auto parsed = ParsePipelineName(bad, "name");
     ASSERT_FALSE(parsed.ok()) << bad;
     EXPECT_EQ(ReasonOf(parsed.status()), "NAME_INVALID");

@@ -106,7 +106,8 @@ TEST(SpecConvert, TheSpecificationComesBackAsItWasSent) {
     loss { name: "cross_entropy" class_weights: 0.5 class_weights: 2 }
     seed: 7
     bubble_filling { mode: BUBBLE_FILLING_OFF inference_share: 0.25 max_wait_seconds: 2 }
-    planning_seconds: 7.5)");
+    planning_seconds: 7.5
+    dynamic_batching { max_rows: 32 micro_batch_rows: 8 max_delay_seconds: 0.5 })");
   const absl::StatusOr<PipelineSpec> spec = FromProto(sent);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(ToProto(*spec).DebugString(), sent.DebugString());
@@ -171,6 +172,29 @@ TEST(SpecConvert, HowInferenceRunsBesideTrainingIsChecked) {
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->bubble_filling.inference_share, 0);
   EXPECT_EQ(spec->bubble_filling.max_wait_seconds, 3);
+}
+
+TEST(SpecConvert, HowRequestsAreBatchedIsChecked) {
+  v1::PipelineSpec message;
+  EXPECT_FALSE(FromProto(message)->batching.has_value());
+  v1::DynamicBatching* batching = message.mutable_dynamic_batching();
+  EXPECT_EQ(FromProto(message)->batching->max_rows, 64);
+  EXPECT_EQ(ToProto(*FromProto(message)).dynamic_batching().max_rows(), 64);
+  for (const int64_t rows : {0, 65'537}) {
+    batching->set_max_rows(rows);
+    ExpectRefused(message, "spec.dynamic_batching.max_rows", absl::StrCat("must be 1 to 65536, got ", rows));
+  }
+  batching->set_max_rows(8);
+  for (const int64_t rows : {0, 9}) {
+    batching->set_micro_batch_rows(rows);
+    ExpectRefused(message, "spec.dynamic_batching.micro_batch_rows",
+                  absl::StrCat("must be 1 to max_rows, 8, got ", rows));
+  }
+  batching->set_micro_batch_rows(8);
+  batching->set_max_delay_seconds(61);
+  ExpectRefused(message, "spec.dynamic_batching.max_delay_seconds", "must be 0 to 60, got 61");
+  batching->set_max_delay_seconds(std::numeric_limits<double>::quiet_NaN());
+  ExpectRefused(message, "spec.dynamic_batching.max_delay_seconds", "must be 0 to 60, got nan");
 }
 
 TEST(SpecConvert, ChunksAndCheckpointInTheAncestorsWords) {

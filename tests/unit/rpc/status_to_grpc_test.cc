@@ -98,6 +98,17 @@ TEST(StatusToGrpc, OverloadSaysWhenToComeBack) {
   EXPECT_EQ(RetryPushbackMillis(InvalidField("a", "b", "c")), std::nullopt);
 }
 
+TEST(StatusToGrpc, WhatIsGoneForAWhileSaysWhenToComeBackWhereTheErrorKnows) {
+  const Error gone(absl::StatusCode::kUnavailable, "PIPELINE_REFORMING", "gone");
+  google::rpc::RetryInfo retry;
+  EXPECT_EQ(CountDetails(ToRpcStatus(gone), &retry), 0);
+  EXPECT_EQ(RetryPushbackMillis(gone), std::nullopt);
+  const absl::Status known = Error(gone).With("retry_after_ms", "1000");
+  ASSERT_EQ(CountDetails(ToRpcStatus(known), &retry), 1);
+  EXPECT_EQ(retry.retry_delay().seconds(), 1);
+  EXPECT_EQ(RetryPushbackMillis(known), 1000);
+}
+
 TEST(StatusToGrpc, UnknownAndInternalAreBugsWithAnIncident) {
   for (const absl::Status& status :
        {absl::UnknownError("odd"), absl::InternalError("odd"), absl::NotFoundError("no reason")}) {

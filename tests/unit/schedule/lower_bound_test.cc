@@ -34,6 +34,15 @@ TEST(LowerBoundTest, AWholeBackwardHasToTravelBack) {
   EXPECT_EQ(Bound({.kind = "1f1b", .lanes = 4, .micro_batches = 8}, {.stages = {}, .hop = 100}), 33 * kUnit + 6 * 100);
 }
 
+TEST(LowerBoundTest, ALinkIsPartOfTheWay) {
+  const ScheduleRequest request = {.kind = "1f1b", .lanes = 4, .micro_batches = 8};
+  ScheduleCosts costs;
+  costs.edges[{1, 2}] = {.transfer = 70, .latency = 30};
+  EXPECT_EQ(Bound(request, costs), 33 * kUnit + 2 * 100);
+  costs.edges[{0, 2}] = {.transfer = 1000};  // of skips, which others may wait for less long
+  EXPECT_EQ(Bound(request, costs), 33 * kUnit + 2 * 100);
+}
+
 TEST(LowerBoundTest, ForwardsEndAtTheLastStage) {
   EXPECT_EQ(Bound({.kind = "forward-only", .lanes = 4, .micro_batches = 8}, {}), 11 * kUnit);
   EXPECT_EQ(Bound({.kind = "forward-only", .lanes = 4, .micro_batches = 1}, {.stages = {}, .hop = 10}), 4 * kUnit + 30);

@@ -38,6 +38,40 @@ TEST(SimulateTest, AnActionStartsWhenItsLaneAndItsInputsAreReady) {
   EXPECT_DOUBLE_EQ(simulation->Bubble(), 0.4);
 }
 
+// By hand: a message takes 2 of the link, one after the other, and half a unit more to arrive.
+TEST(SimulateTest, MessagesWaitForEachOtherOnALink) {
+  ScheduleCosts costs = EqualCosts(2);
+  costs.edges[{0, 1}] = {.transfer = 2 * kUnit, .latency = kUnit / 2};
+  for (const Schedule& lists : {FillDrain(2, 2), InsertCommunication(FillDrain(2, 2))}) {
+    const auto simulation = Simulate(lists, costs);
+    ASSERT_TRUE(simulation.ok()) << simulation.status();
+    const auto starts = [&](int lane) {
+      std::vector<double> units;
+      for (const TimedAction& timed : simulation->lanes[lane]) {
+        if (!IsCommunication(timed.action.kind)) units.push_back(static_cast<double>(timed.start) / kUnit);
+      }
+      return units;
+    };
+    EXPECT_EQ(starts(0), (std::vector<double>{0, 1, 11, 13}));
+    EXPECT_EQ(starts(1), (std::vector<double>{3.5, 5.5, 6.5, 8.5}));
+    EXPECT_EQ(simulation->makespan, 15 * kUnit);
+  }
+  costs.hop = kUnit;
+  EXPECT_EQ(Simulate(FillDrain(2, 2), costs)->makespan, 17 * kUnit);  // both count
+}
+
+TEST(SimulateTest, ALinkThatTakesNoTimeIsNone) {
+  ScheduleCosts costs = EqualCosts(4, kUnit / 3);
+  const auto without = Simulate(OneForwardOneBackward(4, 7), costs);
+  costs.edges[{1, 2}] = {};
+  costs.edges[{0, 3}] = {.transfer = kUnit, .latency = kUnit};  // that nothing goes over
+  const auto with = Simulate(OneForwardOneBackward(4, 7), costs);
+  ASSERT_TRUE(without.ok() && with.ok());
+  EXPECT_EQ(with->makespan, without->makespan);
+  costs.edges[{1, 2}] = {.latency = 1};
+  EXPECT_GT(Simulate(OneForwardOneBackward(4, 7), costs)->makespan, without->makespan);
+}
+
 TEST(SimulateTest, IdleTimeIsChargedToItsCause) {
   const auto simulation = Simulate(FillDrain(2, 2), EqualCosts(2, kUnit / 2));
   ASSERT_TRUE(simulation.ok());
@@ -166,6 +200,16 @@ TEST(SimulateTest, RefusesCostsByName) {
   ScheduleCosts costs = EqualCosts(2);
   costs.stages[1].weight_gradient = kMaxCost + 1;
   EXPECT_EQ(field(costs), "costs.weight_gradient");
+  for (const auto& ends : {std::pair(1, 0), {0, 0}, {0, 2}, {-1, 1}}) {
+    costs = EqualCosts(2);
+    costs.edges[ends] = {};
+    EXPECT_EQ(field(costs), "costs.edges") << ends.first << "-" << ends.second;
+  }
+  costs = EqualCosts(2);
+  costs.edges[{0, 1}] = {.latency = -1};
+  EXPECT_EQ(field(costs), "costs.edges.latency");
+  costs.edges[{0, 1}] = {.transfer = kMaxCost + 1};
+  EXPECT_EQ(field(costs), "costs.edges.transfer");
 }
 
 TEST(SimulateTest, ListsThatCannotEndAreExplained) {

@@ -202,6 +202,23 @@ TEST(SkipSimulateTest, AMessageTakesAHopAndItsReceiverWaits) {
   EXPECT_EQ(delayed->lanes[2][0].end, 21 * kTicksPerUnit);  // sent behind the second forward, then one hop
 }
 
+// Over links: to stage 1 with the activation, whose edge has the bytes of both; to stage 2 by itself.
+TEST(SkipSimulateTest, SkipsTakeTheirTimeOnLinks) {
+  const auto lists = ParseCsv(
+      "0F0,0SEND_F0,0SEND_F0@1,0SEND_F0@2\n"
+      "1RECV_F0,1RECV_F0@0,1F0,1SEND_F0\n"
+      "2RECV_F0,2RECV_F0@0,2F0\n");
+  ScheduleCosts costs{.stages = std::vector<StageCosts>(3)};
+  costs.edges[{0, 1}] = {.transfer = 3 * kTicksPerUnit, .latency = kTicksPerUnit};
+  auto simulation = Simulate(*lists, costs);
+  ASSERT_TRUE(simulation.ok()) << simulation.status();
+  EXPECT_EQ(simulation->lanes[1][2].start, 5 * kTicksPerUnit);
+  EXPECT_EQ(simulation->makespan, 7 * kTicksPerUnit);
+  costs.edges[{0, 2}] = {.transfer = 9 * kTicksPerUnit};
+  simulation = Simulate(*lists, costs);
+  EXPECT_EQ(simulation->makespan, 11 * kTicksPerUnit);
+}
+
 TEST(SkipSimulateTest, AListWithoutTheMessageIsExplained) {
   const auto simulation = Simulate(*ParseCsv("0F0,0SEND_F0,0F1,0SEND_F1,0SEND_F0@2\n"
                                              "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1\n"

@@ -24,7 +24,7 @@ class CallerTurnsTest : public ::testing::Test {
     return call;
   }
   CallPointer Next() const {
-    return turns_.Next([](const std::string&) { return true; });
+    return turns_.Next([](const Call&) { return true; });
   }
   // Runs the next call to its end; whose it was.
   std::string RunNext() {
@@ -119,10 +119,29 @@ TEST_F(CallerTurnsTest, WhatACallerHadAloneIsNoDebtAndAbsenceNoClaim) {
 TEST_F(CallerTurnsTest, TurnsOfOneWhoMayNotStartAreLeftOut) {
   Add("a");
   const CallPointer other = Add("b");
-  const auto only_b = [](const std::string& caller) { return caller == "b"; };
+  const auto only_b = [](const Call& call) { return call.context.caller == "b"; };
   EXPECT_EQ(turns_.Next(only_b), other);
   turns_.Start(other);
   EXPECT_EQ(turns_.Next(only_b), nullptr);
+}
+
+TEST_F(CallerTurnsTest, WhoIsPassedByItsCallersLaterCallsKeepsItsTurn) {
+  const CallPointer waits = Add("ann", 2);
+  for (int round = 0; round < 20; ++round) {
+    const CallPointer passes = Add("ann", 50);
+    EXPECT_EQ(turns_.Next([&](const Call& call) { return &call == passes.get(); }), passes);
+    turns_.Start(passes);
+    turns_.End(passes);
+    if (round == 0) Add("bob", 2);
+  }
+  EXPECT_EQ(Next(), waits);
+}
+
+TEST_F(CallerTurnsTest, WhatPassesHasNoClaimOnTheTurnOfWhoIsPassed) {
+  Add("ann", 2);
+  const CallPointer passes = Add("ann", 50);
+  const CallPointer other = Add("bob", 20);
+  EXPECT_EQ(turns_.Next([&](const Call& call) { return &call == passes.get() || &call == other.get(); }), other);
 }
 
 TEST_F(CallerTurnsTest, AskingForTheMostRowsOverflowsNothing) {

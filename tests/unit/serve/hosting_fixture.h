@@ -42,8 +42,9 @@ struct PlanAnswer {
 // A table with fake pipelines, and one called "gpt" that is ready.
 class HostingFixture : public ::testing::Test {
  protected:
-  explicit HostingFixture(ServedPipeline::Options hosting = {}, int max_pipelines = 3, int64_t trace_events = 0)
-      : registry_(&clock_, trace_events) {
+  explicit HostingFixture(ServedPipeline::Options hosting = {}, int max_pipelines = 3, int64_t trace_events = 0,
+                          int64_t memory = kMemory)
+      : memory_(memory), registry_(&clock_, trace_events) {
     handles_ = std::make_unique<HandleStore>(HandleStore::Options{}, &clock_, &timers_);
     PipelineTable::Options options;
     options.builder.factory.create = [this](const PipelineSpec& spec,
@@ -128,6 +129,7 @@ class HostingFixture : public ::testing::Test {
     PipelineSpec spec;
     spec.model.name = model;
     spec.sample = std::make_shared<const PlanningSample>();
+    spec.batching = batching_;
     absl::StatusOr<PipelineEntry> answer;
     absl::Notification done;
     table_->Create({.caller = caller, .request_id = request_id, .payload_digest = name}, name,
@@ -258,7 +260,7 @@ class HostingFixture : public ::testing::Test {
   FakeClock clock_;
   FaultyFileSystem files_{RealFileSystem()};
   static constexpr int64_t kMemory = 1 << 20;
-  MemoryLedger memory_{kMemory};
+  MemoryLedger memory_;
   MetricsRegistry registry_;
   TimerQueue timers_{&clock_};
   std::function<void()> before_load_;
@@ -267,6 +269,7 @@ class HostingFixture : public ::testing::Test {
   std::map<std::string, int64_t> needs_ = {
       {"broken", kMemory / 2}, {"half", kMemory / 2}, {"more", kMemory / 2 + 1}};  // memory of the host, by model
   std::optional<Plan> plan_;                                                       // that metrics are told
+  std::optional<DynamicBatchingSpec> batching_;                                    // of what is created
   PipelineSpec searched_;                                                          // what a search was asked
   const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
   CheckpointQuota quota_{int64_t{1} << 30};

@@ -118,6 +118,18 @@ class Work {
   JournalledEngine* const engine_;
 };
 
+// Tokens by how many others came before. A call whose record has failed leaves a hole in the numbers of calls, of which
+// tokens are made; whether a failing sync is the call's own or that of a checkpoint beside it, is nobody's promise.
+std::vector<Told> WithCountedTokens(std::vector<Told> told) {
+  std::vector<std::string> seen;
+  for (Told& one : told) {
+    auto found = std::find(seen.begin(), seen.end(), one.token);
+    if (found == seen.end()) found = seen.insert(seen.end(), one.token);
+    one.token = absl::StrCat(found - seen.begin());
+  }
+  return told;
+}
+
 struct Story {
   std::vector<Told> told;
   NamedTensors state;
@@ -173,7 +185,7 @@ TEST(JournalledPipeline, PowerThatFailsAtAnySyncLosesNothingAndRepeatsNothing) {
     SCOPED_TRACE(sync);
     JournalledEngine engine;
     const Story run = Killed(engine, sync);
-    EXPECT_EQ(run.told, wanted.told);
+    EXPECT_EQ(WithCountedTokens(run.told), WithCountedTokens(wanted.told));
     EXPECT_TRUE(Same(run.state, wanted.state));
     if (HasFailure()) return;
   }
@@ -186,7 +198,7 @@ TEST(JournalledPipeline, TheSameWhereEveryStepIsFollowedByACheckpointAndACut) {
     SCOPED_TRACE(sync);
     JournalledEngine engine(limits);
     const Story run = Killed(engine, sync);
-    EXPECT_EQ(run.told, wanted.told);
+    EXPECT_EQ(WithCountedTokens(run.told), WithCountedTokens(wanted.told));
     EXPECT_TRUE(Same(run.state, wanted.state));
     if (HasFailure()) return;
   }

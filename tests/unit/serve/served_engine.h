@@ -19,6 +19,7 @@
 #include "engine/base/error.h"
 #include "engine/base/file.h"
 #include "engine/base/timer_queue.h"
+#include "engine/device/device.h"
 #include "engine/exec/device_pool.h"
 #include "engine/schedule/action.h"
 #include "engine/serve/served_pipeline.h"
@@ -43,6 +44,8 @@ inline PipelineSpec ServedSpec() {
 class ServedEngine {
  public:
   explicit ServedEngine(const std::string& folder, bool undo = true) : handles_({}, &clock_, &timers_) {
+    UseCores(
+        {"cpu:0", {0}});  // Alone() computes on the calling thread, and bits depend on how many threads share a product
     Pipeline::Options options;
     options.devices = &pool_;
     if (!undo) options.edits.plan = [](Plan& plan) { plan.undo = false; };

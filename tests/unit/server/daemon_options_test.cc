@@ -88,10 +88,21 @@ TEST(DaemonOptions, EveryFlagHasItsThreeForms) {
     EXPECT_NE(flag["help"], "") << name;
     std::string value = flag["default"];
     if (value.empty()) value = name == "state-dir" ? "somewhere" : "cpu:0";
-    EXPECT_TRUE(ParseCommandLine({"--" + name + "=" + value}, {}, "").ok()) << name;
-    EXPECT_TRUE(ParseCommandLine({}, {{flag["environment"], value}}, "").ok()) << name;
+    // Those of ranks go together.
+    std::map<std::string, std::string> ranks = {{"rank", "0"}, {"world-size", "2"}, {"leader", "host:1"}};
+    std::vector<std::string> others;
+    if (ranks.contains(name)) {
+      value = ranks.extract(name).mapped();
+      for (const auto& [other, its] : ranks) others.push_back("--" + other + "=" + its);
+    }
+    std::vector<std::string> with_it = others;
+    with_it.push_back("--" + name + "=" + value);
+    EXPECT_TRUE(ParseCommandLine(with_it, {}, "").ok()) << name;
+    EXPECT_TRUE(ParseCommandLine(others, {{flag["environment"], value}}, "").ok()) << name;
     const ConfigFile file(name + " = \"" + value + "\"\n");
-    EXPECT_TRUE(ParseCommandLine({"--config", file.path()}, {}, "").ok()) << name;
+    std::vector<std::string> with_file = others;
+    with_file.insert(with_file.end(), {"--config", file.path()});
+    EXPECT_TRUE(ParseCommandLine(with_file, {}, "").ok()) << name;
   }
 }
 

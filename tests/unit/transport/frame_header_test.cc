@@ -16,6 +16,7 @@ FrameHeader Whole() {
   header.to = Rank(1);
   header.kind = FrameKind::kTaken;
   header.channel = {"big", Epoch(9)};
+  header.stream = {.run = 12, .number = int64_t{3} << 48};
   header.payload_bytes = int64_t{1} << 40;
   header.messages = 4;
   header.content = "content";
@@ -31,6 +32,7 @@ TEST(FrameHeader, ComesBack) {
   EXPECT_EQ(header->to, Rank(1));
   EXPECT_EQ(header->kind, FrameKind::kTaken);
   EXPECT_EQ(header->channel, Whole().channel);
+  EXPECT_EQ(header->stream, Whole().stream);
   EXPECT_EQ(header->payload_bytes, int64_t{1} << 40);
   EXPECT_EQ(header->messages, 4);
   EXPECT_EQ(header->content, "content");
@@ -53,7 +55,7 @@ TEST(FrameHeader, RefusesWhatNoRankWrites) {
     return ValuesOf(DecodeFrameHeader(EncodeFrameHeader(header)).status())["field"];
   };
   FrameHeader header = Whole();
-  header.kind = static_cast<FrameKind>(5);
+  header.kind = static_cast<FrameKind>(7);
   EXPECT_EQ(field(header), "kind");
   header = Whole();
   header.payload_bytes = -1;

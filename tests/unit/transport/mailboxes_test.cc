@@ -6,7 +6,7 @@ namespace penstock {
 namespace {
 
 TEST(Mailboxes, TellAnEarlyMessageFromALateOne) {
-  Mailboxes mailboxes(1);
+  Mailboxes mailboxes(1, Mailboxes::Early::kPossible);
   const auto kept = [&](int64_t run) { return *mailboxes.Put({.run = run}, {}, /*may_be_early=*/true); };
   EXPECT_FALSE(*mailboxes.Put({.run = 1}, {}));  // not open
   EXPECT_TRUE(kept(1));

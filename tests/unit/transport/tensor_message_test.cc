@@ -76,6 +76,19 @@ TEST(TensorMessage, ScalarsEmptyTensorsAndStridesComeBack) {
   EXPECT_FALSE(ThereAndBack(Batch(at::full({1}, 1.0).requires_grad_(true))).values.TensorAt(0).requires_grad());
 }
 
+TEST(TensorMessage, ElementsLieAsFarBehindABoundaryAsTheyDid) {
+  const auto skew = [](const at::Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64; };
+  for (const at::ScalarType type : {at::kByte, at::kFloat, at::kComplexDouble}) {
+    const at::Tensor whole = at::arange(5 * 70, at::kFloat).to(type).reshape({70, 5});
+    for (int64_t row = 0; row < 65; ++row) {
+      const at::Tensor tensor = whole.slice(0, row, row + 5);
+      const at::Tensor got = ThereAndBack(Batch(tensor)).values.TensorAt(0);
+      ExpectSame(got, tensor);
+      ASSERT_EQ(skew(got), skew(tensor)) << row;
+    }
+  }
+}
+
 TEST(TensorMessage, NestedValuesComeBackInTheirForm) {
   const at::Tensor inner = at::full({2}, 7.0);
   const Batch sent = Batch::Tuple(
@@ -132,6 +145,7 @@ struct Lie {
   int64_t payload_bytes = 24;
   uint32_t count = 1;
   int32_t stage = 1;
+  uint8_t skew = 0;
 
   std::string Field() const {
     PackedWriter out;
@@ -151,6 +165,7 @@ struct Lie {
       out.Put(shape[i]);
       out.Put(strides[i]);
     }
+    out.Put(skew);
     const auto got = DecodeTensorMessage(out.Take(), payload_bytes);
     return got.ok() ? "" : ValuesOf(got.status())["field"];
   }
@@ -172,6 +187,8 @@ TEST(TensorMessage, LiesAreNamed) {
   EXPECT_EQ(Lie{.count = 2}.Field(), "values[1]");
   EXPECT_EQ(Lie{.count = 4'000'000'000}.Field(), "values");
   EXPECT_EQ(Lie{.stage = -1}.Field(), "key.stage");
+  EXPECT_EQ(Lie{.skew = 15}.Field(), "");
+  EXPECT_EQ(Lie{.skew = 16}.Field(), "values[0].skew");
 }
 
 TEST(TensorMessage, DiffersFromThePlan) {

@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from penstock.aio.streamed import StreamedCalls
 from penstock.channels import Traceparent
 from penstock.credentials import CredentialFiles
 from penstock.deadline import Deadline, grpc_seconds
@@ -22,7 +23,7 @@ from penstock.endpoint import Endpoint, closed_error
 from penstock.errors import PenstockError
 from penstock.flow import Upload
 from penstock.releases import LAST_SECONDS, NAMES_OF_A_CALL
-from penstock.v1 import handle_pb2
+from penstock.v1 import handle_pb2, work_pb2
 
 Answer = TypeVar("Answer", bound=Message)
 Result = TypeVar("Result")
@@ -43,6 +44,7 @@ class Attempts(Endpoint):
         retry_for: float,
         traceparent: Traceparent = None,
         files: CredentialFiles = CredentialFiles(),
+        work_stream: bool = False,
     ) -> None:
         try:
             asyncio.get_running_loop()
@@ -51,12 +53,15 @@ class Attempts(Endpoint):
         super().__init__(grpc.aio, address, caller, timeout, retry_for, traceparent, files)
         self._released: list[str] = []
         self._releasing: asyncio.Task[None] | None = None
+        self._streamed = StreamedCalls(self._open_work_stream, self.address) if work_stream else None
 
     async def close(self) -> None:
         """Ends all calls that are under way. Work that the daemon has accepted goes on."""
         if self._releasing is not None:
             await asyncio.wait([self._releasing], timeout=LAST_SECONDS)
         self.closed = True
+        if self._streamed is not None:
+            await self._streamed.close()
         await asyncio.gather(self._channels.data.close(None), self._channels.control.close(None))
 
     def release_later(self, names: Iterable[str]) -> None:
@@ -69,6 +74,10 @@ class Attempts(Endpoint):
         self, method: str, request: Message, answer: type[Answer], whole: Deadline, limit: float
     ) -> Answer:
         """One request and one answer, in what is left of ``whole``, at most ``limit`` seconds."""
+        if self._streamed is not None and method.startswith("WorkService/"):
+            with self._told_of_the_close():
+                streamed: Answer = await self._streamed.call(method, request, whole, limit)
+            return streamed
         call = self._callable("unary_unary", method, answer)
         with self._told_of_the_close():
             response: Answer = await call(request, timeout=grpc_seconds(min(whole.left(), limit)), metadata=self._metadata())
@@ -97,6 +106,10 @@ class Attempts(Endpoint):
             raise
         finally:
             call.cancel()
+
+    def _open_work_stream(self) -> Any:
+        call = self._callable("stream_stream", "WorkService/StreamWork", work_pb2.StreamWorkResponse)
+        return call(metadata=self._metadata())
 
     async def _answers(self, call: Any) -> AsyncGenerator[Any]:
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.aio.attempts import pause
 from penstock.aio.checkpoints import Checkpoint
 from penstock.aio.connection import Connection
+from penstock.aio.handles import ValueHandle
 from penstock.aio.models import Models
 from penstock.aio.pipelines import Pipeline
 from penstock.aio.showing import while_looking
@@ -27,8 +28,9 @@ from penstock.credentials import CredentialFiles
 from penstock.deadline import Deadline
 from penstock.errors import DeadlineError, PenstockError
 from penstock.inputs import Inputs, InputValue
+from penstock.log_levels import log_level_name, log_level_request
 from penstock.specifications import pipeline_spec
-from penstock.v1 import admin_pb2, pipeline_pb2, state_pb2
+from penstock.v1 import admin_pb2, handle_pb2, pipeline_pb2, state_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -59,6 +61,8 @@ class Client:
         tls_cert: file of the client's certificate as PEM, by which the daemon knows the caller.
         tls_key: file of its private key.
         token_file: file of a bearer token, by which the daemon knows the caller; read for each call.
+        work_stream: whether inference and training of all pipelines share one stream instead of being calls of their
+            own, which costs less of each.
     """
 
     def __init__(
@@ -73,9 +77,10 @@ class Client:
         tls_cert: str | None = None,
         tls_key: str | None = None,
         token_file: str | None = None,
+        work_stream: bool = False,
     ) -> None:
         files = CredentialFiles(tls_ca, tls_cert, tls_key, token_file)
-        self._connection = Connection(address, caller, timeout, retry_for, traceparent, files)
+        self._connection = Connection(address, caller, timeout, retry_for, traceparent, files, work_stream)
         self.models = Models(self._connection)
 
     async def close(self) -> None:
@@ -110,6 +115,38 @@ class Client:
             admin_pb2.DrainState,
         )
 
+    async def set_log_level(self, level: str = "") -> tuple[str, str]:
+        """Which lines the daemon's process writes to its log from now on, until it ends. Needs the role admin.
+
+        Args:
+            level: ``"debug"``, ``"info"``, ``"warning"`` or ``"error"``: lines of less are not written. Empty: nothing
+                changes.
+
+        Returns:
+            The level before, and now.
+
+        Raises:
+            ValueError: there is no such level.
+        """
+        response = await self._connection.unary(
+            "AdminService/SetLogLevel", log_level_request(level), admin_pb2.SetLogLevelResponse
+        )
+        return log_level_name(response.before), log_level_name(response.now)
+
+    async def handle(self, name: str) -> ValueHandle:
+        """A handle of tensors and values by its full name: of this caller, such as one that another caller shared.
+
+        Raises:
+            ValueError: it holds a graph or an outcome.
+            PenstockError: HANDLE_NOT_FOUND, HANDLE_RELEASED, HANDLE_EXPIRED or EPOCH_MISMATCH.
+        """
+        message = await self._connection.unary(
+            "HandleService/GetHandle", handle_pb2.GetHandleRequest(name=name), handle_pb2.Handle
+        )
+        if message.kind != handle_pb2.HANDLE_KIND_VALUE:
+            raise ValueError(f"name: must be of a handle of values, got {name}")
+        return ValueHandle(self._connection, handle_pb2.Result(handle=message))
+
     async def create_pipeline(
         self,
         name: str,
@@ -125,7 +162,7 @@ class Client:
         """Makes a pipeline and waits until it is ready.
 
         Args:
-            name: ``[a-z]([a-z0-9-]{0,61}[a-z0-9])?``.
+            name: ``[a-z]([a-z0-9_-]{0,61}[a-z0-9])?``.
             from_checkpoint: the full name of a checkpoint, of a living or a deleted pipeline (:meth:`checkpoints`): the
                 pipeline starts with its step, weights and optimizer state. What is not given of the other arguments is
                 the checkpoint's, with the cut and schedule that were planned then. Of another optimizer, a parameter
@@ -138,7 +175,7 @@ class Client:
             options: of a reference model, for example ``{"blocks": 8, "width": 256, "heads": 4, "sequence": 128}``.
             stages: how many stages the daemon cuts by cost; 0: one per device, or as the layers' devices say.
             balance: instead of ``stages``: layers per stage.
-            ranks: with ``balance``: the process of each stage, ``[0, 0, 1]``; this daemon runs rank 0 only.
+            ranks: with ``balance``: the process of each stage, ``[0, 0, 1]``. A daemon that is alone runs rank 0 only.
             starts: instead of ``balance``: names of the layers (``"layer1_0"``) or modules (``"layer1.0"``) at which
                 the stages after the first begin.
             cut_cost: what a cut weighs: measured ``"time"`` (also if empty), or ``"size"``: stashed activations and
@@ -187,6 +224,14 @@ class Client:
             inference_share: what inference that found no gap may take from the time of training, 0 to 1; ``None``:
                 0.02.
             inference_max_wait: seconds that it waits before; ``None``: as long as it would take alone.
+            dynamic_batching: whether requests of inference that wait together run as one, row behind row. Rows must not
+                depend on one another; results are then equal to a rounding, not bit for bit. Any of the next three
+                switches it on, too.
+            batch_rows: of all requests of a batch at most; ``None``: 64.
+            batch_micro_batch_rows: that a batch is split into for the stages; ``None``: batch_rows over the number of
+                lanes.
+            batch_delay: seconds that a request waits for others while the stages could take it; ``None``: on one lane, after
+                a batch, a quarter of its time at most.
             planning_seconds: what the planner may take to measure and to choose; then it takes the best that it has
                 found. ``None``: 20.
             sample: a batch of your own to measure plans with, as :meth:`Pipeline.infer` takes inputs; a few rows, at most

@@ -14,8 +14,11 @@ from penstock.deadline import LONGEST_WAIT, Deadline
 from penstock.download import Download
 from penstock.errors import DeadlineError, PenstockError
 from penstock.releases import NAMES_OF_A_CALL
+from penstock.requests import new_request_id
 from penstock.results import Evaluation, OutcomeFacts, effect_of, outcome_fields, seconds, wait_request
+from penstock.specifications import names_of
 from penstock.v1 import handle_pb2
+from penstock.values import check_wanted
 
 Self = TypeVar("Self", bound="Handle")
 
@@ -123,26 +126,57 @@ class ValueHandle(Handle):
         """The same as :meth:`fetch`."""
         return await self.fetch(timeout)
 
-    async def fetch(self, timeout: float | None = None) -> dict[str, Any]:
-        """Waits, and brings all results here, by name: arrays; and, for an output that is no tensor, a list with its value
-        of each micro-batch: ``None``, numbers, texts, lists, tuples, dictionaries, arrays. A connection that breaks goes on
+    async def fetch(self, timeout: float | None = None, outputs: Sequence[str] = ()) -> dict[str, Any]:
+        """Waits, and brings results here, by name: arrays; and, for an output that is no tensor, a list with its value of
+        each micro-batch: ``None``, numbers, texts, lists, tuples, dictionaries, arrays. A connection that breaks goes on
         where it was.
 
+        Args:
+            outputs: names of wanted results; empty: all. The others stay with the daemon.
+
         Raises:
+            ValueError: one of ``outputs`` is no result of the handle.
             ImportError: one is of bfloat16, and ``ml_dtypes`` is not installed.
             DeadlineError, PenstockError: as :meth:`wait`; DATA_LOSS / CHUNK_CHECKSUM if bytes arrived damaged.
         """
-        return await self.fetch_until(Deadline(timeout))
+        return await self.fetch_until(Deadline(timeout), outputs)
 
-    async def fetch_until(self, deadline: Deadline) -> dict[str, Any]:
+    async def share(self, recipient: str, lease: float = 0.0, timeout: float | None = None) -> str:
+        """Waits until the result is ready, and gives another caller a handle of the same values, with a lease of its own:
+        what happens to one of the two does not touch the other. The bytes are charged once, to the owner of the oldest
+        that lives.
+
+        Args:
+            recipient: the name of the caller who gets it.
+            lease: seconds from now on; 0 is the daemon's default.
+            timeout: seconds for all of it; ``None`` waits as long as it takes.
+
+        Returns:
+            The new handle's name. It is of use to the recipient only: :meth:`Client.handle`.
+
+        Raises:
+            DeadlineError: as :meth:`wait`.
+            PenstockError: as :meth:`wait`; RECIPIENT_UNKNOWN, HANDLE_BUDGET.
+        """
+        deadline = Deadline(timeout)
+        await self.wait_until(deadline)
+        request = handle_pb2.ShareHandleRequest(
+            name=self.name, recipient=recipient, request_id=new_request_id(), lease=seconds(lease)
+        )
+        shared = await self._connection.unary("HandleService/ShareHandle", request, handle_pb2.Handle, deadline)
+        return shared.name
+
+    async def fetch_until(self, deadline: Deadline, outputs: Sequence[str] = ()) -> dict[str, Any]:
         """As :meth:`fetch`, for a part of a longer call."""
         await self.wait_until(deadline)
+        wanted = names_of(outputs)
         inline = self.inline()
         if inline is not None:
-            return inline
+            check_wanted(wanted, inline)
+            return {name: value for name, value in inline.items() if not wanted or name in wanted}
         if self.message.results_omitted:
             await self.refresh()
-        download = Download(self.message)
+        download = Download(self.message, wanted)
 
         async def attempt() -> None:
             request = download.start_stream()

@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/admin.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x16\n\x14GetServerInfoRequest\"\xc9\x04\n\nServerInfo\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x17.penstock.v1.DeviceInfo\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12\x33\n\x06limits\x18\x06 \x03(\x0b\x32#.penstock.v1.ServerInfo.LimitsEntry\x12\x37\n\x08versions\x18\x07 \x03(\x0b\x32%.penstock.v1.ServerInfo.VersionsEntry\x12\x13\n\x0b\x61pi_address\x18\x08 \x01(\t\x12\x17\n\x0fmetrics_address\x18\t \x01(\t\x12\r\n\x05state\x18\n \x01(\t\x12\x0f\n\x07handles\x18\x0b \x01(\x03\x12\x14\n\x0chandle_bytes\x18\x0c \x01(\x03\x12\x0e\n\x06layers\x18\r \x03(\t\x12\x0e\n\x06models\x18\x0e \x03(\t\x12\x11\n\tschedules\x18\x0f \x03(\t\x12\x12\n\noptimizers\x18\x10 \x03(\t\x12\x0e\n\x06losses\x18\x11 \x03(\t\x12&\n\x05\x64rain\x18\x12 \x01(\x0b\x32\x17.penstock.v1.DrainState\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"2\n\x0c\x44rainRequest\x12\x13\n\x0b\x66or_upgrade\x18\x01 \x01(\x08\x12\r\n\x05\x61\x62ort\x18\x02 \x01(\x08\"\x9a\x01\n\nDrainState\x12&\n\x05phase\x18\x01 \x01(\x0e\x32\x17.penstock.v1.DrainPhase\x12\x13\n\x0b\x66or_upgrade\x18\x02 \x01(\x08\x12\r\n\x05\x66inal\x18\x03 \x01(\x08\x12\x12\n\ncalls_left\x18\x04 \x01(\x03\x12,\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"E\n\nDeviceInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63ores\x18\x02 \x03(\x05\x12\x1a\n\x12memory_limit_bytes\x18\x03 \x01(\x03*\x88\x01\n\nDrainPhase\x12\x1b\n\x17\x44RAIN_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RAIN_PHASE_ANNOUNCE\x10\x01\x12\x16\n\x12\x44RAIN_PHASE_FINISH\x10\x02\x12\x14\n\x10\x44RAIN_PHASE_SAVE\x10\x03\x12\x15\n\x11\x44RAIN_PHASE_CLOSE\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/admin.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x16\n\x14GetServerInfoRequest\"\xf0\x04\n\nServerInfo\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12(\n\x07\x64\x65vices\x18\x04 \x03(\x0b\x32\x17.penstock.v1.DeviceInfo\x12\x10\n\x08\x66\x65\x61tures\x18\x05 \x03(\t\x12\x33\n\x06limits\x18\x06 \x03(\x0b\x32#.penstock.v1.ServerInfo.LimitsEntry\x12\x37\n\x08versions\x18\x07 \x03(\x0b\x32%.penstock.v1.ServerInfo.VersionsEntry\x12\x13\n\x0b\x61pi_address\x18\x08 \x01(\t\x12\x17\n\x0fmetrics_address\x18\t \x01(\t\x12\r\n\x05state\x18\n \x01(\t\x12\x0f\n\x07handles\x18\x0b \x01(\x03\x12\x14\n\x0chandle_bytes\x18\x0c \x01(\x03\x12\x0e\n\x06layers\x18\r \x03(\t\x12\x0e\n\x06models\x18\x0e \x03(\t\x12\x11\n\tschedules\x18\x0f \x03(\t\x12\x12\n\noptimizers\x18\x10 \x03(\t\x12\x0e\n\x06losses\x18\x11 \x03(\t\x12&\n\x05\x64rain\x18\x12 \x01(\x0b\x32\x17.penstock.v1.DrainState\x12%\n\x05group\x18\x13 \x01(\x0b\x32\x16.penstock.v1.GroupInfo\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"2\n\x0c\x44rainRequest\x12\x13\n\x0b\x66or_upgrade\x18\x01 \x01(\x08\x12\r\n\x05\x61\x62ort\x18\x02 \x01(\x08\"\x9a\x01\n\nDrainState\x12&\n\x05phase\x18\x01 \x01(\x0e\x32\x17.penstock.v1.DrainPhase\x12\x13\n\x0b\x66or_upgrade\x18\x02 \x01(\x08\x12\r\n\x05\x66inal\x18\x03 \x01(\x08\x12\x12\n\ncalls_left\x18\x04 \x01(\x03\x12,\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\":\n\x12SetLogLevelRequest\x12$\n\x05level\x18\x01 \x01(\x0e\x32\x15.penstock.v1.LogLevel\"`\n\x13SetLogLevelResponse\x12%\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0e\x32\x15.penstock.v1.LogLevel\x12\"\n\x03now\x18\x02 \x01(\x0e\x32\x15.penstock.v1.LogLevel\"E\n\nDeviceInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63ores\x18\x02 \x03(\x05\x12\x1a\n\x12memory_limit_bytes\x18\x03 \x01(\x03\"\xb4\x01\n\tGroupInfo\x12\x12\n\nworld_size\x18\x01 \x01(\x05\x12\x10\n\x08\x63omplete\x18\x02 \x01(\x08\x12\r\n\x05\x65poch\x18\x03 \x01(\r\x12\x12\n\ngeneration\x18\x04 \x01(\r\x12\x12\n\nreformings\x18\x05 \x01(\x03\x12$\n\x05ranks\x18\x06 \x03(\x0b\x32\x15.penstock.v1.RankInfo\x12$\n\x05links\x18\x07 \x03(\x0b\x32\x15.penstock.v1.RankLink\"\xfe\x01\n\x08RankInfo\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12%\n\x05state\x18\x02 \x01(\x0e\x32\x16.penstock.v1.RankState\x12)\n\x05since\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07problem\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x0f\n\x07\x63\x61rrier\x18\x07 \x01(\t\x12(\n\x07\x64\x65vices\x18\x08 \x03(\x0b\x32\x17.penstock.v1.DeviceInfo\x12\'\n\x05\x63lock\x18\t \x01(\x0b\x32\x18.penstock.v1.ClockOffset\";\n\x0b\x43lockOffset\x12\x0f\n\x07seconds\x18\x01 \x01(\x01\x12\x1b\n\x13uncertainty_seconds\x18\x02 \x01(\x01\"`\n\x08RankLink\x12\x11\n\tfrom_rank\x18\x01 \x01(\x05\x12\x0f\n\x07to_rank\x18\x02 \x01(\x05\x12\x0f\n\x07\x63\x61rrier\x18\x03 \x01(\t\x12\x10\n\x08messages\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03*\x88\x01\n\nDrainPhase\x12\x1b\n\x17\x44RAIN_PHASE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RAIN_PHASE_ANNOUNCE\x10\x01\x12\x16\n\x12\x44RAIN_PHASE_FINISH\x10\x02\x12\x14\n\x10\x44RAIN_PHASE_SAVE\x10\x03\x12\x15\n\x11\x44RAIN_PHASE_CLOSE\x10\x04*z\n\x08LogLevel\x12\x19\n\x15LOG_LEVEL_UNSPECIFIED\x10\x00\x12\x13\n\x0fLOG_LEVEL_DEBUG\x10\x01\x12\x12\n\x0eLOG_LEVEL_INFO\x10\x02\x12\x15\n\x11LOG_LEVEL_WARNING\x10\x03\x12\x13\n\x0fLOG_LEVEL_ERROR\x10\x04*o\n\tRankState\x12\x1a\n\x16RANK_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11RANK_STATE_MEMBER\x10\x01\x12\x16\n\x12RANK_STATE_MISSING\x10\x02\x12\x17\n\x13RANK_STATE_DRAINING\x10\x03\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.admin_pb2', globals())
@@ -25,20 +25,36 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _SERVERINFO_LIMITSENTRY._serialized_options = b'8\001'
   _SERVERINFO_VERSIONSENTRY._options = None
   _SERVERINFO_VERSIONSENTRY._serialized_options = b'8\001'
-  _DRAINPHASE._serialized_start=966
-  _DRAINPHASE._serialized_end=1102
+  _DRAINPHASE._serialized_start=1762
+  _DRAINPHASE._serialized_end=1898
+  _LOGLEVEL._serialized_start=1900
+  _LOGLEVEL._serialized_end=2022
+  _RANKSTATE._serialized_start=2024
+  _RANKSTATE._serialized_end=2135
   _GETSERVERINFOREQUEST._serialized_start=73
   _GETSERVERINFOREQUEST._serialized_end=95
   _SERVERINFO._serialized_start=98
-  _SERVERINFO._serialized_end=683
-  _SERVERINFO_LIMITSENTRY._serialized_start=589
-  _SERVERINFO_LIMITSENTRY._serialized_end=634
-  _SERVERINFO_VERSIONSENTRY._serialized_start=636
-  _SERVERINFO_VERSIONSENTRY._serialized_end=683
-  _DRAINREQUEST._serialized_start=685
-  _DRAINREQUEST._serialized_end=735
-  _DRAINSTATE._serialized_start=738
-  _DRAINSTATE._serialized_end=892
-  _DEVICEINFO._serialized_start=894
-  _DEVICEINFO._serialized_end=963
+  _SERVERINFO._serialized_end=722
+  _SERVERINFO_LIMITSENTRY._serialized_start=628
+  _SERVERINFO_LIMITSENTRY._serialized_end=673
+  _SERVERINFO_VERSIONSENTRY._serialized_start=675
+  _SERVERINFO_VERSIONSENTRY._serialized_end=722
+  _DRAINREQUEST._serialized_start=724
+  _DRAINREQUEST._serialized_end=774
+  _DRAINSTATE._serialized_start=777
+  _DRAINSTATE._serialized_end=931
+  _SETLOGLEVELREQUEST._serialized_start=933
+  _SETLOGLEVELREQUEST._serialized_end=991
+  _SETLOGLEVELRESPONSE._serialized_start=993
+  _SETLOGLEVELRESPONSE._serialized_end=1089
+  _DEVICEINFO._serialized_start=1091
+  _DEVICEINFO._serialized_end=1160
+  _GROUPINFO._serialized_start=1163
+  _GROUPINFO._serialized_end=1343
+  _RANKINFO._serialized_start=1346
+  _RANKINFO._serialized_end=1600
+  _CLOCKOFFSET._serialized_start=1602
+  _CLOCKOFFSET._serialized_end=1661
+  _RANKLINK._serialized_start=1663
+  _RANKLINK._serialized_end=1759
 # @@protoc_insertion_point(module_scope)

@@ -15,7 +15,7 @@ from penstock.v1 import admin_pb2 as penstock_dot_v1_dot_admin__pb2
 from penstock.v1 import role_pb2 as penstock_dot_v1_dot_role__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/v1/admin_service.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/admin.proto\x1a\x16penstock/v1/role.proto2\xa8\x01\n\x0c\x41\x64minService\x12Q\n\rGetServerInfo\x12!.penstock.v1.GetServerInfoRequest\x1a\x17.penstock.v1.ServerInfo\"\x04\xf8\xe9\x18\x01\x12\x45\n\x05\x44rain\x12\x19.penstock.v1.DrainRequest\x1a\x17.penstock.v1.DrainState\"\x08\xf8\xe9\x18\x04\x80\xea\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/v1/admin_service.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/admin.proto\x1a\x16penstock/v1/role.proto2\x84\x02\n\x0c\x41\x64minService\x12Q\n\rGetServerInfo\x12!.penstock.v1.GetServerInfoRequest\x1a\x17.penstock.v1.ServerInfo\"\x04\xf8\xe9\x18\x01\x12\x45\n\x05\x44rain\x12\x19.penstock.v1.DrainRequest\x1a\x17.penstock.v1.DrainState\"\x08\xf8\xe9\x18\x04\x80\xea\x18\x01\x12Z\n\x0bSetLogLevel\x12\x1f.penstock.v1.SetLogLevelRequest\x1a .penstock.v1.SetLogLevelResponse\"\x08\xf8\xe9\x18\x04\x80\xea\x18\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.admin_service_pb2', globals())
@@ -26,6 +26,8 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _ADMINSERVICE.methods_by_name['GetServerInfo']._serialized_options = b'\370\351\030\001'
   _ADMINSERVICE.methods_by_name['Drain']._options = None
   _ADMINSERVICE.methods_by_name['Drain']._serialized_options = b'\370\351\030\004\200\352\030\001'
+  _ADMINSERVICE.methods_by_name['SetLogLevel']._options = None
+  _ADMINSERVICE.methods_by_name['SetLogLevel']._serialized_options = b'\370\351\030\004\200\352\030\001'
   _ADMINSERVICE._serialized_start=98
-  _ADMINSERVICE._serialized_end=266
+  _ADMINSERVICE._serialized_end=358
 # @@protoc_insertion_point(module_scope)

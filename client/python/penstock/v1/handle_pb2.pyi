@@ -257,6 +257,18 @@ class Result(_message.Message):
     values: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.NamedValue]
     def __init__(self, handle: _Optional[_Union[Handle, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[_tensor_pb2.Tensor, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[_tensor_pb2.NamedValue, _Mapping]]] = ...) -> None: ...
 
+class ShareHandleRequest(_message.Message):
+    __slots__ = ["lease", "name", "recipient", "request_id"]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RECIPIENT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    lease: _duration_pb2.Duration
+    name: str
+    recipient: str
+    request_id: str
+    def __init__(self, name: _Optional[str] = ..., recipient: _Optional[str] = ..., request_id: _Optional[str] = ..., lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
 class TensorChunk(_message.Message):
     __slots__ = ["crc32c", "data", "offset", "tensor"]
     CRC32C_FIELD_NUMBER: _ClassVar[int]

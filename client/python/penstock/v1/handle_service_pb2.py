@@ -15,7 +15,7 @@ from penstock.v1 import handle_pb2 as penstock_dot_v1_dot_handle__pb2
 from penstock.v1 import role_pb2 as penstock_dot_v1_dot_role__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n penstock/v1/handle_service.proto\x12\x0bpenstock.v1\x1a\x18penstock/v1/handle.proto\x1a\x16penstock/v1/role.proto2\xe3\x05\n\rHandleService\x12[\n\nPutTensors\x12\x1e.penstock.v1.PutTensorsRequest\x1a\x1f.penstock.v1.PutTensorsResponse\"\x08\xf8\xe9\x18\x02\x80\xea\x18\x01(\x01\x30\x01\x12X\n\x0b\x46\x65tchHandle\x12\x1f.penstock.v1.FetchHandleRequest\x1a .penstock.v1.FetchHandleResponse\"\x04\xf8\xe9\x18\x01\x30\x01\x12V\n\x0bWaitHandles\x12\x1f.penstock.v1.WaitHandlesRequest\x1a .penstock.v1.WaitHandlesResponse\"\x04\xf8\xe9\x18\x01\x12\x45\n\tGetHandle\x12\x1d.penstock.v1.GetHandleRequest\x1a\x13.penstock.v1.Handle\"\x04\xf8\xe9\x18\x01\x12V\n\x0bListHandles\x12\x1f.penstock.v1.ListHandlesRequest\x1a .penstock.v1.ListHandlesResponse\"\x04\xf8\xe9\x18\x01\x12]\n\x0cRenewHandles\x12 .penstock.v1.RenewHandlesRequest\x1a!.penstock.v1.RenewHandlesResponse\"\x08\xf8\xe9\x18\x01\x80\xea\x18\x01\x12\x63\n\x0eReleaseHandles\x12\".penstock.v1.ReleaseHandlesRequest\x1a#.penstock.v1.ReleaseHandlesResponse\"\x08\xf8\xe9\x18\x01\x80\xea\x18\x01\x12`\n\rCancelHandles\x12!.penstock.v1.CancelHandlesRequest\x1a\".penstock.v1.CancelHandlesResponse\"\x08\xf8\xe9\x18\x01\x80\xea\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n penstock/v1/handle_service.proto\x12\x0bpenstock.v1\x1a\x18penstock/v1/handle.proto\x1a\x16penstock/v1/role.proto2\xb2\x06\n\rHandleService\x12[\n\nPutTensors\x12\x1e.penstock.v1.PutTensorsRequest\x1a\x1f.penstock.v1.PutTensorsResponse\"\x08\xf8\xe9\x18\x02\x80\xea\x18\x01(\x01\x30\x01\x12X\n\x0b\x46\x65tchHandle\x12\x1f.penstock.v1.FetchHandleRequest\x1a .penstock.v1.FetchHandleResponse\"\x04\xf8\xe9\x18\x01\x30\x01\x12V\n\x0bWaitHandles\x12\x1f.penstock.v1.WaitHandlesRequest\x1a .penstock.v1.WaitHandlesResponse\"\x04\xf8\xe9\x18\x01\x12\x45\n\tGetHandle\x12\x1d.penstock.v1.GetHandleRequest\x1a\x13.penstock.v1.Handle\"\x04\xf8\xe9\x18\x01\x12V\n\x0bListHandles\x12\x1f.penstock.v1.ListHandlesRequest\x1a .penstock.v1.ListHandlesResponse\"\x04\xf8\xe9\x18\x01\x12]\n\x0cRenewHandles\x12 .penstock.v1.RenewHandlesRequest\x1a!.penstock.v1.RenewHandlesResponse\"\x08\xf8\xe9\x18\x01\x80\xea\x18\x01\x12M\n\x0bShareHandle\x12\x1f.penstock.v1.ShareHandleRequest\x1a\x13.penstock.v1.Handle\"\x08\xf8\xe9\x18\x02\x80\xea\x18\x01\x12\x63\n\x0eReleaseHandles\x12\".penstock.v1.ReleaseHandlesRequest\x1a#.penstock.v1.ReleaseHandlesResponse\"\x08\xf8\xe9\x18\x01\x80\xea\x18\x01\x12`\n\rCancelHandles\x12!.penstock.v1.CancelHandlesRequest\x1a\".penstock.v1.CancelHandlesResponse\"\x08\xf8\xe9\x18\x01\x80\xea\x18\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.handle_service_pb2', globals())
@@ -34,10 +34,12 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _HANDLESERVICE.methods_by_name['ListHandles']._serialized_options = b'\370\351\030\001'
   _HANDLESERVICE.methods_by_name['RenewHandles']._options = None
   _HANDLESERVICE.methods_by_name['RenewHandles']._serialized_options = b'\370\351\030\001\200\352\030\001'
+  _HANDLESERVICE.methods_by_name['ShareHandle']._options = None
+  _HANDLESERVICE.methods_by_name['ShareHandle']._serialized_options = b'\370\351\030\002\200\352\030\001'
   _HANDLESERVICE.methods_by_name['ReleaseHandles']._options = None
   _HANDLESERVICE.methods_by_name['ReleaseHandles']._serialized_options = b'\370\351\030\001\200\352\030\001'
   _HANDLESERVICE.methods_by_name['CancelHandles']._options = None
   _HANDLESERVICE.methods_by_name['CancelHandles']._serialized_options = b'\370\351\030\001\200\352\030\001'
   _HANDLESERVICE._serialized_start=100
-  _HANDLESERVICE._serialized_end=839
+  _HANDLESERVICE._serialized_end=918
 # @@protoc_insertion_point(module_scope)

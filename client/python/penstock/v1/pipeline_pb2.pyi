@@ -27,6 +27,7 @@ PIPELINE_STATE_DELETING: PipelineState
 PIPELINE_STATE_DRAINING: PipelineState
 PIPELINE_STATE_FAILED: PipelineState
 PIPELINE_STATE_READY: PipelineState
+PIPELINE_STATE_REFORMING: PipelineState
 PIPELINE_STATE_UNSPECIFIED: PipelineState
 PROGRAM_CUTS_MODULES: ProgramCuts
 PROGRAM_CUTS_NODES: ProgramCuts
@@ -106,6 +107,16 @@ class DeletePipelineResponse(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
+class DynamicBatching(_message.Message):
+    __slots__ = ["max_delay_seconds", "max_rows", "micro_batch_rows"]
+    MAX_DELAY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCH_ROWS_FIELD_NUMBER: _ClassVar[int]
+    max_delay_seconds: float
+    max_rows: int
+    micro_batch_rows: int
+    def __init__(self, max_rows: _Optional[int] = ..., micro_batch_rows: _Optional[int] = ..., max_delay_seconds: _Optional[float] = ...) -> None: ...
+
 class GetPipelineRequest(_message.Message):
     __slots__ = ["name"]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +187,20 @@ class LearningRateSpec(_message.Message):
     total_steps: int
     warmup_steps: int
     def __init__(self, name: _Optional[str] = ..., warmup_steps: _Optional[int] = ..., total_steps: _Optional[int] = ..., final_ratio: _Optional[float] = ..., step_size: _Optional[int] = ..., gamma: _Optional[float] = ..., power: _Optional[float] = ...) -> None: ...
+
+class LinkPlan(_message.Message):
+    __slots__ = ["bytes_per_second", "latency_seconds", "measured", "other_rank", "rank"]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
+    OTHER_RANK_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    bytes_per_second: float
+    latency_seconds: float
+    measured: bool
+    other_rank: int
+    rank: int
+    def __init__(self, rank: _Optional[int] = ..., other_rank: _Optional[int] = ..., measured: bool = ..., latency_seconds: _Optional[float] = ..., bytes_per_second: _Optional[float] = ...) -> None: ...
 
 class ListPipelinesRequest(_message.Message):
     __slots__ = ["page_size", "page_token"]
@@ -345,10 +370,11 @@ class Pipeline(_message.Message):
     def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., state: _Optional[_Union[PipelineState, str]] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., signature: _Optional[_Union[ModelSignature, _Mapping]] = ..., state_token: _Optional[str] = ..., parameters: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., etag: _Optional[str] = ..., progress: _Optional[_Union[CreateProgress, _Mapping]] = ...) -> None: ...
 
 class PipelineSpec(_message.Message):
-    __slots__ = ["bubble_filling", "cut", "devices", "loss", "model", "optimizer", "planning_seconds", "schedule", "seed"]
+    __slots__ = ["bubble_filling", "cut", "devices", "dynamic_batching", "loss", "model", "optimizer", "planning_seconds", "schedule", "seed"]
     BUBBLE_FILLING_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    DYNAMIC_BATCHING_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
@@ -358,21 +384,23 @@ class PipelineSpec(_message.Message):
     bubble_filling: BubbleFillingSpec
     cut: Cut
     devices: _containers.RepeatedScalarFieldContainer[str]
+    dynamic_batching: DynamicBatching
     loss: LossSpec
     model: ModelSpec
     optimizer: OptimizerSpec
     planning_seconds: float
     schedule: ScheduleSpec
     seed: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., cut: _Optional[_Union[Cut, _Mapping]] = ..., devices: _Optional[_Iterable[str]] = ..., schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., loss: _Optional[_Union[LossSpec, _Mapping]] = ..., seed: _Optional[int] = ..., bubble_filling: _Optional[_Union[BubbleFillingSpec, _Mapping]] = ..., planning_seconds: _Optional[float] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., cut: _Optional[_Union[Cut, _Mapping]] = ..., devices: _Optional[_Iterable[str]] = ..., schedule: _Optional[_Union[ScheduleSpec, _Mapping]] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., loss: _Optional[_Union[LossSpec, _Mapping]] = ..., seed: _Optional[int] = ..., bubble_filling: _Optional[_Union[BubbleFillingSpec, _Mapping]] = ..., planning_seconds: _Optional[float] = ..., dynamic_batching: _Optional[_Union[DynamicBatching, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ["checkpoint", "chunks", "ideal_bubble", "lag", "layers", "live_limit", "makespan_seconds", "micro_batches", "predicted_bubble", "schedule", "skips", "stages", "why"]
+    __slots__ = ["checkpoint", "chunks", "ideal_bubble", "lag", "layers", "links", "live_limit", "makespan_seconds", "micro_batches", "predicted_bubble", "schedule", "skips", "stages", "transfers", "why"]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     IDEAL_BUBBLE_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     LIVE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     MAKESPAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -380,12 +408,14 @@ class Plan(_message.Message):
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     SKIPS_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
+    TRANSFERS_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     checkpoint: CheckpointMode
     chunks: int
     ideal_bubble: float
     lag: int
     layers: _containers.RepeatedCompositeFieldContainer[LayerPlan]
+    links: _containers.RepeatedCompositeFieldContainer[LinkPlan]
     live_limit: int
     makespan_seconds: float
     micro_batches: int
@@ -393,8 +423,9 @@ class Plan(_message.Message):
     schedule: str
     skips: _containers.RepeatedCompositeFieldContainer[SkipPlan]
     stages: _containers.RepeatedCompositeFieldContainer[StagePlan]
+    transfers: _containers.RepeatedCompositeFieldContainer[TransferPlan]
     why: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, stages: _Optional[_Iterable[_Union[StagePlan, _Mapping]]] = ..., schedule: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., ideal_bubble: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerPlan, _Mapping]]] = ..., skips: _Optional[_Iterable[_Union[SkipPlan, _Mapping]]] = ..., why: _Optional[_Iterable[str]] = ..., chunks: _Optional[int] = ..., lag: _Optional[int] = ..., live_limit: _Optional[int] = ...) -> None: ...
+    def __init__(self, stages: _Optional[_Iterable[_Union[StagePlan, _Mapping]]] = ..., schedule: _Optional[str] = ..., micro_batches: _Optional[int] = ..., checkpoint: _Optional[_Union[CheckpointMode, str]] = ..., makespan_seconds: _Optional[float] = ..., predicted_bubble: _Optional[float] = ..., ideal_bubble: _Optional[float] = ..., layers: _Optional[_Iterable[_Union[LayerPlan, _Mapping]]] = ..., skips: _Optional[_Iterable[_Union[SkipPlan, _Mapping]]] = ..., why: _Optional[_Iterable[str]] = ..., chunks: _Optional[int] = ..., lag: _Optional[int] = ..., live_limit: _Optional[int] = ..., links: _Optional[_Iterable[_Union[LinkPlan, _Mapping]]] = ..., transfers: _Optional[_Iterable[_Union[TransferPlan, _Mapping]]] = ...) -> None: ...
 
 class PlanCandidate(_message.Message):
     __slots__ = ["balance", "confirmed", "makespan_seconds", "memory", "messages", "micro_batch_rows", "predicted_bubble", "rehearsed_seconds", "schedule"]
@@ -563,6 +594,18 @@ class TieSpec(_message.Message):
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     parameters: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, parameters: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TransferPlan(_message.Message):
+    __slots__ = ["bytes", "from_stage", "seconds", "to_stage"]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    FROM_STAGE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TO_STAGE_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    from_stage: int
+    seconds: float
+    to_stage: int
+    def __init__(self, from_stage: _Optional[int] = ..., to_stage: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class UpdateOptimizerRequest(_message.Message):
     __slots__ = ["expected_state", "name", "optimizer", "request_id"]

@@ -21,12 +21,14 @@ DATA_TYPE_UNSPECIFIED: DataType
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class HandleTensor(_message.Message):
-    __slots__ = ["handle", "tensor"]
+    __slots__ = ["handle", "put", "tensor"]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
+    PUT_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     handle: str
+    put: int
     tensor: str
-    def __init__(self, handle: _Optional[str] = ..., tensor: _Optional[str] = ...) -> None: ...
+    def __init__(self, handle: _Optional[str] = ..., tensor: _Optional[str] = ..., put: _Optional[int] = ...) -> None: ...
 
 class Input(_message.Message):
     __slots__ = ["handle", "name", "tensor", "value", "whole"]

@@ -12,50 +12,59 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from penstock.v1 import handle_pb2 as penstock_dot_v1_dot_handle__pb2
 from penstock.v1 import pipeline_pb2 as penstock_dot_v1_dot_pipeline__pb2
 from penstock.v1 import tensor_pb2 as penstock_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16penstock/v1/work.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18penstock/v1/handle.proto\x1a\x1apenstock/v1/pipeline.proto\x1a\x18penstock/v1/tensor.proto\"\xac\x01\n\x0cReplyOptions\x12+\n\x08wait_for\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cinline_bytes\x18\x02 \x01(\x03\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cwork_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xd3\x01\n\x0cInferRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\x0f\n\x07outputs\x18\x03 \x03(\t\x12\x1a\n\rmicro_batches\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12(\n\x05reply\x18\x06 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x10\n\x08priority\x18\x07 \x01(\x05\x42\x10\n\x0e_micro_batches\"I\n\rInferResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outputs\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\"\xc4\x02\n\x0f\x45valuateRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Input\x12#\n\x04loss\x18\x04 \x01(\x0b\x32\x15.penstock.v1.LossSpec\x12\x1a\n\rmicro_batches\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07metrics\x18\x06 \x03(\t\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12(\n\x05reply\x18\x08 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x10\n\x08priority\x18\t \x01(\x05\x12#\n\x07weights\x18\n \x01(\x0b\x32\x12.penstock.v1.InputB\x10\n\x0e_micro_batches\"L\n\x10\x45valuateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\"\xe3\x02\n\x0e\x46orwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12.\n\x04mode\x18\x03 \x01(\x0e\x32 .penstock.v1.ForwardRequest.Mode\x12\x1a\n\rmicro_batches\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12(\n\x05reply\x18\x06 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x0f\n\x07outputs\x18\x07 \x03(\t\x12\x17\n\x0finput_gradients\x18\x08 \x01(\x08\x12\x18\n\x10\x61\x66ter_request_id\x18\t \x01(\t\";\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0e\n\nMODE_TRAIN\x10\x01\x12\r\n\tMODE_EVAL\x10\x02\x42\x10\n\x0e_micro_batches\"o\n\x0f\x46orwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outputs\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12\"\n\x05graph\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\xaf\x02\n\x0f\x42\x61\x63kwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05graph\x18\x02 \x01(\t\x12%\n\tgradients\x18\x03 \x03(\x0b\x32\x12.penstock.v1.Input\x12\x14\n\x0cretain_graph\x18\x04 \x01(\x08\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\x06 \x01(\t\x12(\n\x05reply\x18\x07 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x17\n\x0finput_gradients\x18\x08 \x01(\x08\x12\x18\n\x10\x61\x66ter_request_id\x18\t \x01(\t\x12\x35\n\x12\x61\x63\x63umulation_lease\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\"z\n\x10\x42\x61\x63kwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12,\n\x0finput_gradients\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\xfa\x03\n\x16\x46orwardBackwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Input\x12#\n\x04loss\x18\x04 \x01(\x0b\x32\x15.penstock.v1.LossSpec\x12\x17\n\ntotal_rows\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0etotal_elements\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rmicro_batches\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x0f\n\x07outputs\x18\x08 \x03(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\n \x01(\t\x12(\n\x05reply\x18\x0b \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x18\n\x10\x61\x66ter_request_id\x18\x0c \x01(\t\x12\x35\n\x12\x61\x63\x63umulation_lease\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12#\n\x07weights\x18\x0e \x01(\x0b\x32\x12.penstock.v1.InputB\r\n\x0b_total_rowsB\x11\n\x0f_total_elementsB\x10\n\x0e_micro_batches\"y\n\x17\x46orwardBackwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12$\n\x07outputs\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\xfd\x02\n\x14OptimizerStepRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x38\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32(.penstock.v1.OptimizerStepRequest.Action\x12\x1a\n\rlearning_rate\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tclip_norm\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\x06 \x01(\t\x12(\n\x05reply\x18\x07 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x18\n\x10\x61\x66ter_request_id\x18\x08 \x01(\t\x12\r\n\x05\x66orce\x18\t \x01(\x08\"F\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x41\x43TION_APPLY\x10\x01\x12\x12\n\x0e\x41\x43TION_DISCARD\x10\x02\x42\x10\n\x0e_learning_rateB\x0c\n\n_clip_norm\"Q\n\x15OptimizerStepResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\"\xb9\x03\n\x10TrainStepRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Input\x12#\n\x04loss\x18\x04 \x01(\x0b\x32\x15.penstock.v1.LossSpec\x12\x1a\n\rmicro_batches\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07outputs\x18\x06 \x03(\t\x12\x1a\n\rlearning_rate\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tclip_norm\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\n \x01(\t\x12(\n\x05reply\x18\x0b \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x18\n\x10\x61\x66ter_request_id\x18\x0c \x01(\t\x12#\n\x07weights\x18\r \x01(\x0b\x32\x12.penstock.v1.InputB\x10\n\x0e_micro_batchesB\x10\n\x0e_learning_rateB\x0c\n\n_clip_norm\"s\n\x11TrainStepResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12$\n\x07outputs\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Resultb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16penstock/v1/work.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x18penstock/v1/handle.proto\x1a\x1apenstock/v1/pipeline.proto\x1a\x18penstock/v1/tensor.proto\"\xac\x01\n\x0cReplyOptions\x12+\n\x08wait_for\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0cinline_bytes\x18\x02 \x01(\x03\x12(\n\x05lease\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cwork_timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xd3\x01\n\x0cInferRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\x0f\n\x07outputs\x18\x03 \x03(\t\x12\x1a\n\rmicro_batches\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12(\n\x05reply\x18\x06 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x10\n\x08priority\x18\x07 \x01(\x05\x42\x10\n\x0e_micro_batches\"I\n\rInferResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outputs\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\"\xc4\x02\n\x0f\x45valuateRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Input\x12#\n\x04loss\x18\x04 \x01(\x0b\x32\x15.penstock.v1.LossSpec\x12\x1a\n\rmicro_batches\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07metrics\x18\x06 \x03(\t\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12(\n\x05reply\x18\x08 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x10\n\x08priority\x18\t \x01(\x05\x12#\n\x07weights\x18\n \x01(\x0b\x32\x12.penstock.v1.InputB\x10\n\x0e_micro_batches\"L\n\x10\x45valuateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\"\xe3\x02\n\x0e\x46orwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12.\n\x04mode\x18\x03 \x01(\x0e\x32 .penstock.v1.ForwardRequest.Mode\x12\x1a\n\rmicro_batches\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12(\n\x05reply\x18\x06 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x0f\n\x07outputs\x18\x07 \x03(\t\x12\x17\n\x0finput_gradients\x18\x08 \x01(\x08\x12\x18\n\x10\x61\x66ter_request_id\x18\t \x01(\t\";\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0e\n\nMODE_TRAIN\x10\x01\x12\r\n\tMODE_EVAL\x10\x02\x42\x10\n\x0e_micro_batches\"o\n\x0f\x46orwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outputs\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12\"\n\x05graph\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\xaf\x02\n\x0f\x42\x61\x63kwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05graph\x18\x02 \x01(\t\x12%\n\tgradients\x18\x03 \x03(\x0b\x32\x12.penstock.v1.Input\x12\x14\n\x0cretain_graph\x18\x04 \x01(\x08\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\x06 \x01(\t\x12(\n\x05reply\x18\x07 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x17\n\x0finput_gradients\x18\x08 \x01(\x08\x12\x18\n\x10\x61\x66ter_request_id\x18\t \x01(\t\x12\x35\n\x12\x61\x63\x63umulation_lease\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\"z\n\x10\x42\x61\x63kwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12,\n\x0finput_gradients\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\xfa\x03\n\x16\x46orwardBackwardRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Input\x12#\n\x04loss\x18\x04 \x01(\x0b\x32\x15.penstock.v1.LossSpec\x12\x17\n\ntotal_rows\x18\x05 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0etotal_elements\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rmicro_batches\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x0f\n\x07outputs\x18\x08 \x03(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\n \x01(\t\x12(\n\x05reply\x18\x0b \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x18\n\x10\x61\x66ter_request_id\x18\x0c \x01(\t\x12\x35\n\x12\x61\x63\x63umulation_lease\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12#\n\x07weights\x18\x0e \x01(\x0b\x32\x12.penstock.v1.InputB\r\n\x0b_total_rowsB\x11\n\x0f_total_elementsB\x10\n\x0e_micro_batches\"y\n\x17\x46orwardBackwardResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12$\n\x07outputs\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\xfd\x02\n\x14OptimizerStepRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x38\n\x06\x61\x63tion\x18\x02 \x01(\x0e\x32(.penstock.v1.OptimizerStepRequest.Action\x12\x1a\n\rlearning_rate\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tclip_norm\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\x06 \x01(\t\x12(\n\x05reply\x18\x07 \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x18\n\x10\x61\x66ter_request_id\x18\x08 \x01(\t\x12\r\n\x05\x66orce\x18\t \x01(\x08\"F\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x41\x43TION_APPLY\x10\x01\x12\x12\n\x0e\x41\x43TION_DISCARD\x10\x02\x42\x10\n\x0e_learning_rateB\x0c\n\n_clip_norm\"Q\n\x15OptimizerStepResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\"\xb9\x03\n\x10TrainStepRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\"\n\x06inputs\x18\x02 \x03(\x0b\x32\x12.penstock.v1.Input\x12\"\n\x06target\x18\x03 \x01(\x0b\x32\x12.penstock.v1.Input\x12#\n\x04loss\x18\x04 \x01(\x0b\x32\x15.penstock.v1.LossSpec\x12\x1a\n\rmicro_batches\x18\x05 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07outputs\x18\x06 \x03(\t\x12\x1a\n\rlearning_rate\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tclip_norm\x18\x08 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x16\n\x0e\x65xpected_state\x18\n \x01(\t\x12(\n\x05reply\x18\x0b \x01(\x0b\x32\x19.penstock.v1.ReplyOptions\x12\x18\n\x10\x61\x66ter_request_id\x18\x0c \x01(\t\x12#\n\x07weights\x18\r \x01(\x0b\x32\x12.penstock.v1.InputB\x10\n\x0e_micro_batchesB\x10\n\x0e_learning_rateB\x0c\n\n_clip_norm\"s\n\x11TrainStepResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12$\n\x07outcome\x18\x02 \x01(\x0b\x32\x13.penstock.v1.Result\x12$\n\x07outputs\x18\x03 \x01(\x0b\x32\x13.penstock.v1.Result\"\x9a\x04\n\x11StreamWorkRequest\x12\x0b\n\x03tag\x18\x01 \x01(\x04\x12*\n\x05infer\x18\x02 \x01(\x0b\x32\x19.penstock.v1.InferRequestH\x00\x12\x30\n\x08\x65valuate\x18\x03 \x01(\x0b\x32\x1c.penstock.v1.EvaluateRequestH\x00\x12.\n\x07\x66orward\x18\x04 \x01(\x0b\x32\x1b.penstock.v1.ForwardRequestH\x00\x12\x30\n\x08\x62\x61\x63kward\x18\x05 \x01(\x0b\x32\x1c.penstock.v1.BackwardRequestH\x00\x12?\n\x10\x66orward_backward\x18\x06 \x01(\x0b\x32#.penstock.v1.ForwardBackwardRequestH\x00\x12;\n\x0eoptimizer_step\x18\x07 \x01(\x0b\x32!.penstock.v1.OptimizerStepRequestH\x00\x12\x33\n\ntrain_step\x18\x08 \x01(\x0b\x32\x1d.penstock.v1.TrainStepRequestH\x00\x12$\n\x03put\x18\t \x01(\x0b\x32\x15.penstock.v1.PutStartH\x00\x12)\n\x05\x63hunk\x18\n \x01(\x0b\x32\x18.penstock.v1.TensorChunkH\x00\x12)\n\x06\x63\x61ncel\x18\x0b \x01(\x0b\x32\x17.penstock.v1.WorkCancelH\x00\x42\t\n\x07message\"\x0c\n\nWorkCancel\"\xa0\x04\n\x12StreamWorkResponse\x12\x0b\n\x03tag\x18\x01 \x01(\x04\x12+\n\x05infer\x18\x02 \x01(\x0b\x32\x1a.penstock.v1.InferResponseH\x00\x12\x31\n\x08\x65valuate\x18\x03 \x01(\x0b\x32\x1d.penstock.v1.EvaluateResponseH\x00\x12/\n\x07\x66orward\x18\x04 \x01(\x0b\x32\x1c.penstock.v1.ForwardResponseH\x00\x12\x31\n\x08\x62\x61\x63kward\x18\x05 \x01(\x0b\x32\x1d.penstock.v1.BackwardResponseH\x00\x12@\n\x10\x66orward_backward\x18\x06 \x01(\x0b\x32$.penstock.v1.ForwardBackwardResponseH\x00\x12<\n\x0eoptimizer_step\x18\x07 \x01(\x0b\x32\".penstock.v1.OptimizerStepResponseH\x00\x12\x34\n\ntrain_step\x18\x08 \x01(\x0b\x32\x1e.penstock.v1.TrainStepResponseH\x00\x12\"\n\x03put\x18\t \x01(\x0b\x32\x13.penstock.v1.HandleH\x00\x12#\n\x05\x65rror\x18\n \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12/\n\x06opened\x18\x0b \x01(\x0b\x32\x1d.penstock.v1.StreamWorkOpenedH\x00\x42\t\n\x07message\"A\n\x10StreamWorkOpened\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x10\n\x08requests\x18\x02 \x01(\r\x12\x0c\n\x04puts\x18\x03 \x01(\rb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.work_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _REPLYOPTIONS._serialized_start=152
-  _REPLYOPTIONS._serialized_end=324
-  _INFERREQUEST._serialized_start=327
-  _INFERREQUEST._serialized_end=538
-  _INFERRESPONSE._serialized_start=540
-  _INFERRESPONSE._serialized_end=613
-  _EVALUATEREQUEST._serialized_start=616
-  _EVALUATEREQUEST._serialized_end=940
-  _EVALUATERESPONSE._serialized_start=942
-  _EVALUATERESPONSE._serialized_end=1018
-  _FORWARDREQUEST._serialized_start=1021
-  _FORWARDREQUEST._serialized_end=1376
-  _FORWARDREQUEST_MODE._serialized_start=1299
-  _FORWARDREQUEST_MODE._serialized_end=1358
-  _FORWARDRESPONSE._serialized_start=1378
-  _FORWARDRESPONSE._serialized_end=1489
-  _BACKWARDREQUEST._serialized_start=1492
-  _BACKWARDREQUEST._serialized_end=1795
-  _BACKWARDRESPONSE._serialized_start=1797
-  _BACKWARDRESPONSE._serialized_end=1919
-  _FORWARDBACKWARDREQUEST._serialized_start=1922
-  _FORWARDBACKWARDREQUEST._serialized_end=2428
-  _FORWARDBACKWARDRESPONSE._serialized_start=2430
-  _FORWARDBACKWARDRESPONSE._serialized_end=2551
-  _OPTIMIZERSTEPREQUEST._serialized_start=2554
-  _OPTIMIZERSTEPREQUEST._serialized_end=2935
-  _OPTIMIZERSTEPREQUEST_ACTION._serialized_start=2833
-  _OPTIMIZERSTEPREQUEST_ACTION._serialized_end=2903
-  _OPTIMIZERSTEPRESPONSE._serialized_start=2937
-  _OPTIMIZERSTEPRESPONSE._serialized_end=3018
-  _TRAINSTEPREQUEST._serialized_start=3021
-  _TRAINSTEPREQUEST._serialized_end=3462
-  _TRAINSTEPRESPONSE._serialized_start=3464
-  _TRAINSTEPRESPONSE._serialized_end=3579
+  _REPLYOPTIONS._serialized_start=177
+  _REPLYOPTIONS._serialized_end=349
+  _INFERREQUEST._serialized_start=352
+  _INFERREQUEST._serialized_end=563
+  _INFERRESPONSE._serialized_start=565
+  _INFERRESPONSE._serialized_end=638
+  _EVALUATEREQUEST._serialized_start=641
+  _EVALUATEREQUEST._serialized_end=965
+  _EVALUATERESPONSE._serialized_start=967
+  _EVALUATERESPONSE._serialized_end=1043
+  _FORWARDREQUEST._serialized_start=1046
+  _FORWARDREQUEST._serialized_end=1401
+  _FORWARDREQUEST_MODE._serialized_start=1324
+  _FORWARDREQUEST_MODE._serialized_end=1383
+  _FORWARDRESPONSE._serialized_start=1403
+  _FORWARDRESPONSE._serialized_end=1514
+  _BACKWARDREQUEST._serialized_start=1517
+  _BACKWARDREQUEST._serialized_end=1820
+  _BACKWARDRESPONSE._serialized_start=1822
+  _BACKWARDRESPONSE._serialized_end=1944
+  _FORWARDBACKWARDREQUEST._serialized_start=1947
+  _FORWARDBACKWARDREQUEST._serialized_end=2453
+  _FORWARDBACKWARDRESPONSE._serialized_start=2455
+  _FORWARDBACKWARDRESPONSE._serialized_end=2576
+  _OPTIMIZERSTEPREQUEST._serialized_start=2579
+  _OPTIMIZERSTEPREQUEST._serialized_end=2960
+  _OPTIMIZERSTEPREQUEST_ACTION._serialized_start=2858
+  _OPTIMIZERSTEPREQUEST_ACTION._serialized_end=2928
+  _OPTIMIZERSTEPRESPONSE._serialized_start=2962
+  _OPTIMIZERSTEPRESPONSE._serialized_end=3043
+  _TRAINSTEPREQUEST._serialized_start=3046
+  _TRAINSTEPREQUEST._serialized_end=3487
+  _TRAINSTEPRESPONSE._serialized_start=3489
+  _TRAINSTEPRESPONSE._serialized_end=3604
+  _STREAMWORKREQUEST._serialized_start=3607
+  _STREAMWORKREQUEST._serialized_end=4145
+  _WORKCANCEL._serialized_start=4147
+  _WORKCANCEL._serialized_end=4159
+  _STREAMWORKRESPONSE._serialized_start=4162
+  _STREAMWORKRESPONSE._serialized_end=4706
+  _STREAMWORKOPENED._serialized_start=4708
+  _STREAMWORKOPENED._serialized_end=4773
 # @@protoc_insertion_point(module_scope)

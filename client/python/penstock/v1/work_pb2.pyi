@@ -1,4 +1,5 @@
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.rpc import status_pb2 as _status_pb2
 from penstock.v1 import handle_pb2 as _handle_pb2
 from penstock.v1 import pipeline_pb2 as _pipeline_pb2
 from penstock.v1 import tensor_pb2 as _tensor_pb2
@@ -228,6 +229,68 @@ class ReplyOptions(_message.Message):
     work_timeout: _duration_pb2.Duration
     def __init__(self, wait_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., inline_bytes: _Optional[int] = ..., lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., work_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
+class StreamWorkOpened(_message.Message):
+    __slots__ = ["epoch", "puts", "requests"]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PUTS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    puts: int
+    requests: int
+    def __init__(self, epoch: _Optional[int] = ..., requests: _Optional[int] = ..., puts: _Optional[int] = ...) -> None: ...
+
+class StreamWorkRequest(_message.Message):
+    __slots__ = ["backward", "cancel", "chunk", "evaluate", "forward", "forward_backward", "infer", "optimizer_step", "put", "tag", "train_step"]
+    BACKWARD_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_BACKWARD_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_FIELD_NUMBER: _ClassVar[int]
+    INFER_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_STEP_FIELD_NUMBER: _ClassVar[int]
+    PUT_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_STEP_FIELD_NUMBER: _ClassVar[int]
+    backward: BackwardRequest
+    cancel: WorkCancel
+    chunk: _handle_pb2.TensorChunk
+    evaluate: EvaluateRequest
+    forward: ForwardRequest
+    forward_backward: ForwardBackwardRequest
+    infer: InferRequest
+    optimizer_step: OptimizerStepRequest
+    put: _handle_pb2.PutStart
+    tag: int
+    train_step: TrainStepRequest
+    def __init__(self, tag: _Optional[int] = ..., infer: _Optional[_Union[InferRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., forward: _Optional[_Union[ForwardRequest, _Mapping]] = ..., backward: _Optional[_Union[BackwardRequest, _Mapping]] = ..., forward_backward: _Optional[_Union[ForwardBackwardRequest, _Mapping]] = ..., optimizer_step: _Optional[_Union[OptimizerStepRequest, _Mapping]] = ..., train_step: _Optional[_Union[TrainStepRequest, _Mapping]] = ..., put: _Optional[_Union[_handle_pb2.PutStart, _Mapping]] = ..., chunk: _Optional[_Union[_handle_pb2.TensorChunk, _Mapping]] = ..., cancel: _Optional[_Union[WorkCancel, _Mapping]] = ...) -> None: ...
+
+class StreamWorkResponse(_message.Message):
+    __slots__ = ["backward", "error", "evaluate", "forward", "forward_backward", "infer", "opened", "optimizer_step", "put", "tag", "train_step"]
+    BACKWARD_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_BACKWARD_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_FIELD_NUMBER: _ClassVar[int]
+    INFER_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_STEP_FIELD_NUMBER: _ClassVar[int]
+    PUT_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_STEP_FIELD_NUMBER: _ClassVar[int]
+    backward: BackwardResponse
+    error: _status_pb2.Status
+    evaluate: EvaluateResponse
+    forward: ForwardResponse
+    forward_backward: ForwardBackwardResponse
+    infer: InferResponse
+    opened: StreamWorkOpened
+    optimizer_step: OptimizerStepResponse
+    put: _handle_pb2.Handle
+    tag: int
+    train_step: TrainStepResponse
+    def __init__(self, tag: _Optional[int] = ..., infer: _Optional[_Union[InferResponse, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateResponse, _Mapping]] = ..., forward: _Optional[_Union[ForwardResponse, _Mapping]] = ..., backward: _Optional[_Union[BackwardResponse, _Mapping]] = ..., forward_backward: _Optional[_Union[ForwardBackwardResponse, _Mapping]] = ..., optimizer_step: _Optional[_Union[OptimizerStepResponse, _Mapping]] = ..., train_step: _Optional[_Union[TrainStepResponse, _Mapping]] = ..., put: _Optional[_Union[_handle_pb2.Handle, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., opened: _Optional[_Union[StreamWorkOpened, _Mapping]] = ...) -> None: ...
+
 class TrainStepRequest(_message.Message):
     __slots__ = ["after_request_id", "clip_norm", "expected_state", "inputs", "learning_rate", "loss", "micro_batches", "outputs", "pipeline", "reply", "request_id", "target", "weights"]
     AFTER_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -267,3 +330,7 @@ class TrainStepResponse(_message.Message):
     outputs: _handle_pb2.Result
     request_id: str
     def __init__(self, request_id: _Optional[str] = ..., outcome: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ..., outputs: _Optional[_Union[_handle_pb2.Result, _Mapping]] = ...) -> None: ...
+
+class WorkCancel(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...

@@ -15,7 +15,7 @@ from penstock.v1 import role_pb2 as penstock_dot_v1_dot_role__pb2
 from penstock.v1 import work_pb2 as penstock_dot_v1_dot_work__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/v1/work_service.proto\x12\x0bpenstock.v1\x1a\x16penstock/v1/role.proto\x1a\x16penstock/v1/work.proto2\xe5\x04\n\x0bWorkService\x12\x44\n\x05Infer\x12\x19.penstock.v1.InferRequest\x1a\x1a.penstock.v1.InferResponse\"\x04\xf8\xe9\x18\x02\x12M\n\x08\x45valuate\x12\x1c.penstock.v1.EvaluateRequest\x1a\x1d.penstock.v1.EvaluateResponse\"\x04\xf8\xe9\x18\x02\x12N\n\x07\x46orward\x12\x1b.penstock.v1.ForwardRequest\x1a\x1c.penstock.v1.ForwardResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12Q\n\x08\x42\x61\x63kward\x12\x1c.penstock.v1.BackwardRequest\x1a\x1d.penstock.v1.BackwardResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12\x66\n\x0f\x46orwardBackward\x12#.penstock.v1.ForwardBackwardRequest\x1a$.penstock.v1.ForwardBackwardResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12`\n\rOptimizerStep\x12!.penstock.v1.OptimizerStepRequest\x1a\".penstock.v1.OptimizerStepResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12T\n\tTrainStep\x12\x1d.penstock.v1.TrainStepRequest\x1a\x1e.penstock.v1.TrainStepResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epenstock/v1/work_service.proto\x12\x0bpenstock.v1\x1a\x16penstock/v1/role.proto\x1a\x16penstock/v1/work.proto2\xbe\x05\n\x0bWorkService\x12\x44\n\x05Infer\x12\x19.penstock.v1.InferRequest\x1a\x1a.penstock.v1.InferResponse\"\x04\xf8\xe9\x18\x02\x12M\n\x08\x45valuate\x12\x1c.penstock.v1.EvaluateRequest\x1a\x1d.penstock.v1.EvaluateResponse\"\x04\xf8\xe9\x18\x02\x12N\n\x07\x46orward\x12\x1b.penstock.v1.ForwardRequest\x1a\x1c.penstock.v1.ForwardResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12Q\n\x08\x42\x61\x63kward\x12\x1c.penstock.v1.BackwardRequest\x1a\x1d.penstock.v1.BackwardResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12\x66\n\x0f\x46orwardBackward\x12#.penstock.v1.ForwardBackwardRequest\x1a$.penstock.v1.ForwardBackwardResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12`\n\rOptimizerStep\x12!.penstock.v1.OptimizerStepRequest\x1a\".penstock.v1.OptimizerStepResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12T\n\tTrainStep\x12\x1d.penstock.v1.TrainStepRequest\x1a\x1e.penstock.v1.TrainStepResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12W\n\nStreamWork\x12\x1e.penstock.v1.StreamWorkRequest\x1a\x1f.penstock.v1.StreamWorkResponse\"\x04\xf8\xe9\x18\x02(\x01\x30\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.work_service_pb2', globals())
@@ -36,6 +36,8 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _WORKSERVICE.methods_by_name['OptimizerStep']._serialized_options = b'\370\351\030\003\200\352\030\001'
   _WORKSERVICE.methods_by_name['TrainStep']._options = None
   _WORKSERVICE.methods_by_name['TrainStep']._serialized_options = b'\370\351\030\003\200\352\030\001'
+  _WORKSERVICE.methods_by_name['StreamWork']._options = None
+  _WORKSERVICE.methods_by_name['StreamWork']._serialized_options = b'\370\351\030\002'
   _WORKSERVICE._serialized_start=96
-  _WORKSERVICE._serialized_end=709
+  _WORKSERVICE._serialized_end=798
 # @@protoc_insertion_point(module_scope)

@@ -37,6 +37,7 @@ class Handles(Server):
         self.break_fetch_after_values: int | None = None  # values after which the next fetch breaks off
         self.break_put_at: int | None = None
         self.refuse_put_of: int | None = None  # so many tensors
+        self.shared: dict[str, handle_pb2.Handle] = {}  # by request id
         self._made = 0
         self._partial: dict[str, bytearray] = {}
         self._put: dict[str, handle_pb2.Handle] = {}  # by request id
@@ -115,6 +116,15 @@ class Handles(Server):
 
     def RenewHandles(self, request: Any, context: Any) -> Any:
         return handle_pb2.RenewHandlesResponse(handles=[self.find(name) for name in request.names])
+
+    def ShareHandle(self, request: Any, context: Any) -> Any:
+        self._still_there(request.name, context)
+        if request.request_id not in self.shared:
+            first = self.handles[request.name]
+            share = self.new_handle(first.kind, self.values[request.name], self.plain[request.name])
+            share.owner = request.recipient
+            self.shared[request.request_id] = share
+        return self.shared[request.request_id]
 
     def ReleaseHandles(self, request: Any, context: Any) -> Any:
         for name in request.names:

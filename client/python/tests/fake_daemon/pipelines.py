@@ -13,10 +13,16 @@ class Pipelines(Server):
     def __init__(self) -> None:
         super().__init__()
         self.progress: list[pipeline_pb2.CreateProgress] = []  # what the next creation tells before it is answered
+        self.log_level = admin_pb2.LOG_LEVEL_INFO
         self.deleting = False  # a pipeline of which nothing is left but its name
 
     def GetServerInfo(self, request: Any, context: Any) -> Any:
         return admin_pb2.ServerInfo(version="0.1.0", models=["mlp", "gpt"])
+
+    def SetLogLevel(self, request: Any, context: Any) -> Any:
+        before = self.log_level
+        self.log_level = request.level or before
+        return admin_pb2.SetLogLevelResponse(before=before, now=self.log_level)
 
     def CreatePipeline(self, request: Any, context: Any) -> Any:
         while self.progress and not self.stopping.wait(0.001):  # until all of it was seen

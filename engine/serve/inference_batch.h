@@ -1,0 +1,25 @@
+#pragma once
+
+// Calls of inference that run as one.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/serve/call.h"
+
+namespace penstock {
+
+// What a queue gives to run at once: calls of one key, in the order of their rows; or one by itself.
+//
+// Threads:   whoever runs it; the queue under its lock. `calls` never changes once it runs.
+struct InferenceBatch {
+  std::vector<CallPointer> calls = {};
+  bool merges = false;           // its calls have a key: it takes one of the places of batches
+  bool holds_place = false;      // and it has not given it back; the queue's
+  std::atomic<size_t> left = 0;  // of its calls, where each runs by itself after all
+};
+using BatchPointer = std::shared_ptr<InferenceBatch>;
+
+}  // namespace penstock

@@ -1,0 +1,26 @@
+#pragma once
+
+// What the Open Inference Protocol tells of a pipeline.
+
+#include <string>
+
+#include "engine/model/model_spec.h"
+#include "engine/observe/metrics.h"
+#include "engine/serve/pipeline_table.h"
+#include "inference/grpc_service.pb.h"
+
+namespace penstock {
+
+inline constexpr char kModelPlatform[] = "penstock";
+inline constexpr char kModelVersion[] = "1";  // the only one of each
+
+// Inputs and outputs that are tensors: the protocol has no word for others.
+inference::ModelConfig ConfigOf(const std::string& name, const ModelSignature& signature);
+
+// What is counted of inference.
+inference::ModelStatistics StatisticsOf(const std::string& name, const PipelineMetrics& metrics);
+
+// A pipeline in whatever state.
+inference::RepositoryIndexResponse::ModelIndex IndexOf(const PipelineEntry& entry);
+
+}  // namespace penstock

@@ -1,0 +1,158 @@
+// A leader that says what can't be: its rank refuses by name, and goes on.
+
+#include "engine/exec/rank_host.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
+#include "engine/exec/rank_host_builder.h"
+#include "tests/support/small_specs.h"
+#include "tests/unit/exec/over_ranks.h"
+
+namespace penstock::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Notes what the rank tells.
+class FakeLeader : public RankEvents {
+ public:
+  void Failed(Rank, int64_t run, const absl::Status& why) override {
+    Note(absl::StrCat(run, " failed: ", ReasonOf(why), " ", why.message()));
+  }
+  void HasTies(Rank, int64_t run, TiedGradients) override { Note(absl::StrCat(run, " has ties")); }
+  void HasNorms(Rank, int64_t run, std::vector<NormsOfStage>, Measures) override {
+    Note(absl::StrCat(run, " has norms"));
+  }
+  void Left(Rank, int64_t run, bool, Measures) override { Note(absl::StrCat(run, " left")); }
+  void Lost(Rank, const absl::Status&) override { Note("lost"); }
+
+  // Everything until this was told.
+  std::vector<std::string> Until(const std::string& event) {
+    absl::MutexLock lock(&mu_);
+    const auto told = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !told_.empty() && told_.back() == event; };
+    mu_.Await(absl::Condition(&told));
+    return std::exchange(told_, {});
+  }
+
+ private:
+  void Note(std::string event) {
+    absl::MutexLock lock(&mu_);
+    told_.push_back(std::move(event));
+  }
+  absl::Mutex mu_;
+  std::vector<std::string> told_ ABSL_GUARDED_BY(mu_);
+};
+
+// A rank that has all stages. What a leader sends by the transport never comes, so runs stay open until they are stopped.
+class RankHostTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<RankHost> Make(const PipelineSpec& spec) {
+    Pipeline::Options options;
+    options.devices = &devices_;
+    Plan plan = Pipeline::MakePlan(spec, options).value();
+    for (StagePlan& stage : plan.stages) stage.rank = Rank(1);
+    return BuildRankHost(spec, options, plan, Rank(1), /*transport=*/{}, &leader_).value();
+  }
+  static RunOrder Order(int64_t run, SchedulePurpose purpose, int micro_batches) {
+    RunOrder order;
+    order.spec.id = run;
+    order.spec.purpose = purpose;
+    order.spec.micro_batches = micro_batches;
+    order.spec.rows.assign(micro_batches, 1);
+    return order;
+  }
+  static RunOrder Inference(int64_t run) {
+    RunOrder order = Order(run, SchedulePurpose::kForwardOnly, 1);
+    order.spec.inference = true;
+    return order;
+  }
+
+  DevicePool devices_{ThreeCpus(), DevicePool::Mode::kThreads};
+  FakeLeader leader_;
+};
+
+TEST_F(RankHostTest, RunsMayStartInAnyOrderButNoneTwice) {
+  const auto host = Make(SmallMlp(2, 2));
+  host->Start(Inference(2));
+  host->Start(Inference(1));
+  host->Start(Inference(2));
+  EXPECT_THAT(leader_.Until("2 left"),
+              ElementsAre("2 failed: RANK_MESSAGE start.run: must be above 0, and not open, got 2", "2 left"));
+  host->Start(Inference(0));
+  EXPECT_THAT(leader_.Until("0 left"),
+              ElementsAre("0 failed: RANK_MESSAGE start.run: must be above 0, and not open, got 0", "0 left"));
+  for (const int run : {1, 2}) {
+    host->Stop(run);
+    EXPECT_THAT(leader_.Until(absl::StrCat(run, " left")), ElementsAre(absl::StrCat(run, " left")));
+    host->End(run);
+  }
+}
+
+TEST_F(RankHostTest, ABackwardHasTheMicroBatchesOfItsForward) {
+  const auto host = Make(SmallMlp(2, 2));
+  RunOrder forward = Order(1, SchedulePurpose::kForwardOnly, 1);
+  forward.spec.keep_graph = true;
+  host->Start(forward);
+  host->Stop(1);
+  leader_.Until("1 left");
+  host->End(1);
+  RunOrder backward = Order(2, SchedulePurpose::kBackwardOnly, 2);
+  backward.spec.graph = 1;
+  host->Start(backward);
+  host->Stop(2);
+  EXPECT_THAT(leader_.Until("2 left"),
+              ElementsAre("2 failed: RANK_MESSAGE start.micro_batches: must be 1, as of its Forward, got 2", "2 left"));
+  backward.spec.id = 3;
+  backward.spec.graph = 9;
+  host->Start(backward);
+  host->Stop(3);
+  EXPECT_THAT(
+      leader_.Until("3 left"),
+      ElementsAre("3 failed: RANK_MESSAGE start.graph: must be a Forward whose passes are here, got 9", "3 left"));
+  // It was not used up.
+  backward = Order(4, SchedulePurpose::kBackwardOnly, 1);
+  backward.spec.graph = 1;
+  host->Start(backward);
+  host->Stop(4);
+  EXPECT_THAT(leader_.Until("4 left"), ElementsAre("4 left"));
+  host->End(4);
+}
+
+TEST_F(RankHostTest, TiesAreOfAllUses) {
+  const auto host = Make(TiedAroundBatchNorm());
+  host->Start(Order(1, SchedulePurpose::kOptimizerOnly, 0));
+  leader_.Until("1 has ties");
+  host->PutTies(1, {{at::Tensor()}});
+  host->Stop(1);
+  EXPECT_THAT(leader_.Until("1 left"),
+              ElementsAre("1 failed: RANK_MESSAGE put_ties.ties.uses: must be those of the tied parameters, got others",
+                          "1 left"));
+  host->End(1);
+}
+
+TEST_F(RankHostTest, TiesComeOnce) {
+  const auto host = Make(TiedAroundBatchNorm());
+  host->Start(Order(1, SchedulePurpose::kOptimizerOnly, 0));
+  leader_.Until("1 has ties");
+  const TiedGradients ties = {{at::Tensor(), at::Tensor()}};
+  host->PutTies(1, ties);
+  leader_.Until("1 has norms");
+  host->PutTies(1, ties);
+  host->Stop(1);
+  EXPECT_THAT(
+      leader_.Until("1 left"),
+      ElementsAre("1 failed: RANK_MESSAGE put_ties: must come once, when this rank has told its own, got others",
+                  "1 left"));
+  host->End(1);
+}
+
+}  // namespace
+}  // namespace penstock::testing

@@ -1,0 +1,89 @@
+#include "server/rpc/convert/inference_models.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "engine/base/error.h"
+#include "tests/support/fake_clock.h"
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+
+// The numbers are other clients'.
+TEST(InferenceModels, AConfigurationHasNamesTypesAndAllDimensions) {
+  ModelSignature signature;
+  const std::map<DataType, int> numbers = {
+      {DataType::kBool, 1},   {DataType::kUint8, 2}, {DataType::kUint16, 3}, {DataType::kUint32, 4},
+      {DataType::kUint64, 5}, {DataType::kInt8, 6},  {DataType::kInt16, 7},  {DataType::kInt32, 8},
+      {DataType::kInt64, 9},  {DataType::kFp16, 10}, {DataType::kFp32, 11},  {DataType::kFp64, 12},
+      {DataType::kBf16, 14},
+  };
+  for (const auto& [type, number] : numbers) {
+    signature.inputs.push_back({.name = "IN " + std::to_string(number), .type = type, .shape = {-1, number}});
+  }
+  ASSERT_EQ(signature.inputs.size(), size_t{kDataTypeCount - 1});
+  signature.outputs = {{.name = "cache", .any = true}, {.name = "OUT", .type = DataType::kFp32, .shape = {-1, 2, 3}}};
+  const inference::ModelConfig config = ConfigOf("simple", signature);
+  EXPECT_EQ(config.name(), "simple");
+  EXPECT_EQ(config.max_batch_size(), 0);
+  ASSERT_EQ(config.input_size(), kDataTypeCount - 1);
+  for (const inference::ModelInput& input : config.input()) {
+    EXPECT_EQ(input.name(), "IN " + std::to_string(input.data_type()));
+    EXPECT_THAT(input.dims(), ElementsAre(-1, input.data_type()));
+  }
+  ASSERT_EQ(config.output_size(), 1) << "what is no tensor is left out";
+  EXPECT_EQ(config.output(0).name(), "OUT");
+  EXPECT_THAT(config.output(0).dims(), ElementsAre(-1, 2, 3));
+}
+
+TEST(InferenceModels, StatisticsCountInferenceAlone) {
+  testing::FakeClock clock;
+  PipelineMetrics metrics(&clock, "gpt", {}, {});
+  metrics.BatchStarted(BatchMode::kInfer);
+  metrics.BatchEnded(BatchMode::kInfer, BatchOutcome::kOk, 7, 100);
+  metrics.BatchStarted(BatchMode::kInfer);
+  metrics.BatchEnded(BatchMode::kInfer, BatchOutcome::kFailed, 0, 20);
+  metrics.BatchStarted(BatchMode::kInfer);
+  metrics.BatchEnded(BatchMode::kInfer, BatchOutcome::kCancelled, 0, 3);
+  for (int run = 0; run < 2; ++run) metrics.inference_runs.Add();
+  metrics.BatchStarted(BatchMode::kTrain);
+  metrics.BatchEnded(BatchMode::kTrain, BatchOutcome::kOk, 1000, 1000);
+  metrics.queues[WorkQueue::kInfer].wait.Observe(5);
+  metrics.queues[WorkQueue::kTrain].wait.Observe(1000);
+  const inference::ModelStatistics statistics = StatisticsOf("gpt", metrics);
+  EXPECT_EQ(statistics.name(), "gpt");
+  EXPECT_EQ(statistics.version(), "1");
+  EXPECT_EQ(statistics.inference_count(), 7u);
+  EXPECT_EQ(statistics.execution_count(), 2u);
+  const inference::InferStatistics& counts = statistics.inference_stats();
+  EXPECT_EQ(counts.success().count(), 1u);
+  EXPECT_EQ(counts.success().ns(), 123u);
+  EXPECT_EQ(counts.fail().count(), 1u);
+  EXPECT_EQ(counts.queue().count(), 1u);
+  EXPECT_EQ(counts.queue().ns(), 5u);
+}
+
+TEST(InferenceModels, TheIndexTellsStateAndReason) {
+  using State = PipelineEntry::State;
+  const auto index = [](State state, const absl::Status& error = absl::OkStatus()) {
+    const auto shown = IndexOf({.name = "gpt", .state = state, .error = error});
+    EXPECT_EQ(shown.name(), "gpt");
+    EXPECT_EQ(shown.version(), "1");
+    return shown.state() + ": " + shown.reason();
+  };
+  EXPECT_EQ(index(State::kReady), "READY: ");
+  EXPECT_EQ(index(State::kCreating), "LOADING: ");
+  EXPECT_EQ(index(State::kDraining), "UNLOADING: the daemon is draining");
+  EXPECT_EQ(index(State::kDeleting), "UNLOADING: it is being deleted");
+  const absl::Status lost = Error(absl::StatusCode::kUnavailable, "RANK_LOST", "rank 2 is lost");
+  EXPECT_EQ(index(State::kFailed, lost), "UNAVAILABLE: rank 2 is lost");
+  EXPECT_EQ(index(State::kReforming, lost), "UNAVAILABLE: rank 2 is lost");
+}
+
+}  // namespace
+}  // namespace penstock
