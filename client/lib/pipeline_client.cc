@@ -81,6 +81,13 @@ absl::StatusOr<v1::Pipeline> PipelineClient::UpdateOptimizer(v1::UpdateOptimizer
               absl::Minutes(10));
 }
 
+absl::StatusOr<v1::Pipeline> PipelineClient::UpdatePipeline(v1::UpdatePipelineRequest request) {
+  FillRequestId(&request);
+  // It is planned and built, then training calls that were accepted before go first.
+  return Call(stubs_->pipelines, &v1::PipelineService::Stub::UpdatePipeline, request, request.request_id(),
+              absl::Minutes(10) + absl::Seconds(request.spec().planning_seconds()));
+}
+
 absl::StatusOr<v1::DeletePipelineResponse> PipelineClient::DeletePipeline(v1::DeletePipelineRequest request) {
   FillRequestId(&request);
   return Call(stubs_->pipelines, &v1::PipelineService::Stub::DeletePipeline, request, request.request_id());

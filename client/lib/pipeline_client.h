@@ -70,6 +70,8 @@ class PipelineClient {
   absl::StatusOr<std::vector<v1::Pipeline>> ListPipelines();  // every page
   // Other settings of the optimizer, all of them: put what shall be different into those of GetPipeline.
   absl::StatusOr<v1::Pipeline> UpdateOptimizer(v1::UpdateOptimizerRequest request);
+  // Another cut, schedule, devices or batching, while it serves; what is not given stays as it is.
+  absl::StatusOr<v1::Pipeline> UpdatePipeline(v1::UpdatePipelineRequest request);
   absl::StatusOr<v1::DeletePipelineResponse> DeletePipeline(v1::DeletePipelineRequest request);
 
   // Work.

@@ -7,11 +7,23 @@ namespace penstock {
 std::shared_ptr<PipelineMetrics> MetricsRegistry::AddPipeline(std::string name,
                                                               const std::vector<LaneDescription>& lanes,
                                                               ScheduleDescription schedule) {
-  auto metrics = std::make_shared<PipelineMetrics>(clock_, name, lanes, std::move(schedule), trace_events_);
-  absl::MutexLock lock(&mu_);
-  if (const auto old = pipelines_.find(name); old != pipelines_.end()) Retire(*old->second);
-  pipelines_.insert_or_assign(std::move(name), metrics);
+  auto metrics = MakePipeline(std::move(name), lanes, std::move(schedule));
+  AddPipeline(metrics);
   return metrics;
+}
+
+std::shared_ptr<PipelineMetrics> MetricsRegistry::MakePipeline(std::string name,
+                                                               const std::vector<LaneDescription>& lanes,
+                                                               ScheduleDescription schedule) const {
+  return std::make_shared<PipelineMetrics>(clock_, std::move(name), lanes, std::move(schedule), trace_events_);
+}
+
+void MetricsRegistry::AddPipeline(std::shared_ptr<PipelineMetrics> pipeline) {
+  std::string name = pipeline->name();
+  absl::MutexLock lock(&mu_);
+  std::shared_ptr<PipelineMetrics>& place = pipelines_[std::move(name)];
+  if (place != nullptr) Retire(*place);
+  place.swap(pipeline);  // the old one is destroyed after the lock
 }
 
 void MetricsRegistry::RemovePipeline(const PipelineMetrics& pipeline) {

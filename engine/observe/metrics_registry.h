@@ -47,6 +47,10 @@ class MetricsRegistry {
 
   std::shared_ptr<PipelineMetrics> AddPipeline(std::string name, const std::vector<LaneDescription>& lanes,
                                                ScheduleDescription schedule = {}) ABSL_LOCKS_EXCLUDED(mu_);
+  // The same in two steps: what is made is not registered until it is added.
+  std::shared_ptr<PipelineMetrics> MakePipeline(std::string name, const std::vector<LaneDescription>& lanes,
+                                                ScheduleDescription schedule = {}) const;
+  void AddPipeline(std::shared_ptr<PipelineMetrics> pipeline) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Removes this pipeline if it is registered; another one that took over its name stays.
   void RemovePipeline(const PipelineMetrics& pipeline) ABSL_LOCKS_EXCLUDED(mu_);

@@ -51,7 +51,7 @@ class Acceptor::Producer : public HandleProducer {
 };
 
 absl::Status Acceptor::Refused(absl::Status status) const {
-  if (calls_->metrics != nullptr) calls_->metrics->rejected[RejectReasonOf(status)].Add();
+  if (const auto metrics = calls_->metrics(); metrics != nullptr) metrics->rejected[RejectReasonOf(status)].Add();
   return WithValue(std::move(status), "pipeline", options_.name);
 }
 

@@ -12,16 +12,12 @@
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
+#include "engine/serve/pipeline_errors.h"
 
 namespace penstock {
 namespace {
 
 constexpr char kPrefix[] = "auto-";
-
-absl::Status GraphOpen() {
-  return Error(absl::StatusCode::kFailedPrecondition, "GRAPH_OPEN",
-               "the graph of a Forward is open, which no checkpoint holds: wait for its Backward, or release it");
-}
 
 absl::Status BeingCopied() {
   return Error(absl::StatusCode::kFailedPrecondition, "JOURNAL_BUSY", "the journal is being copied");
@@ -106,6 +102,10 @@ absl::Status AutomaticCheckpoints::CutLater(const WriteAndCut& write) const {
 
 absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::Compact(const CancelToken* cancel) {
   if (journal_->journal().replay_size().rows == 0) return Compacted();
+  return SaveNow(cancel);
+}
+
+absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveNow(const CancelToken* cancel) {
   absl::Status cut;
   absl::Notification over;
   PENSTOCK_ASSIGN_OR_RETURN(const WriteAndCut write, Copy());
@@ -113,6 +113,7 @@ absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::Compact(co
                               cut = status;
                               over.Notify();
                             }));
+  begun_ = true;
   over.WaitForNotification();
   PENSTOCK_RETURN_IF_ERROR(cut);
   return compacted;

@@ -78,6 +78,8 @@ class AutomaticCheckpoints {
   };
   // `cancel` gives the save up; null: nothing does.
   absl::StatusOr<Compacted> Compact(const CancelToken* cancel) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
+  // The same though no call would go: a replay begins with the specification of now.
+  absl::StatusOr<Compacted> SaveNow(const CancelToken* cancel) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
   // What would keep Compact() from it now. Any thread.
   absl::Status CheckCompact() const ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
 

@@ -27,7 +27,7 @@ const char* MethodName(const Request& request) {
           [](const WriteCall&) { return "WriteParameters"; }, [](const DeleteCall&) { return "DeleteCheckpoint"; },
           [](const ReadCall&) { return "ReadParameters"; }, [](const CopyCall&) { return "CopyCheckpoint"; },
           [](const UpdateOptimizerCall&) { return "UpdateOptimizer"; },
-          [](const CompactCall&) { return "CompactJournal"; }},
+          [](const CompactCall&) { return "CompactJournal"; }, [](const UpdateCall&) { return "UpdatePipeline"; }},
       request);
 }
 
@@ -76,7 +76,8 @@ std::optional<TrainingCall> TrainingCallOf(const Request& request) {
                                  return read.content == ReadContent::kGradients ? TrainingCall::kReadGradients
                                                                                 : TrainingCall::kRead;
                                },
-                               [](const UpdateOptimizerCall&) -> Answer { return TrainingCall::kUpdateOptimizer; },
+                               [](const UpdateOptimizerCall&) -> Answer { return TrainingCall::kUpdate; },
+                               [](const UpdateCall&) -> Answer { return TrainingCall::kUpdate; },
                                [](const CompactCall&) -> Answer { return TrainingCall::kRead; }},
                     request);
 }

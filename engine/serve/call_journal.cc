@@ -37,6 +37,7 @@ absl::Status StillOpen() {
 
 bool CallJournal::Keeps(const Call& call) {
   if (!call.training.has_value() || call.As<ReadCall>() != nullptr || call.As<CompactCall>() != nullptr) return false;
+  if (call.As<UpdateCall>() != nullptr) return false;  // its checkpoint stands for it
   const auto* save = call.As<SaveCall>();
   return save == nullptr || !save->last;
 }

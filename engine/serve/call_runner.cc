@@ -475,6 +475,19 @@ absl::StatusOr<Executed> CallRunner::Run(const CompactCall&, Call&) const {
   return executed;
 }
 
+// It brings the state into the other engine, which is nobody's yet.
+absl::StatusOr<Executed> CallRunner::Run(const UpdateCall& update, Call& call) const {
+  Pipeline& next = *update.engine->pipeline;
+  PENSTOCK_ASSIGN_OR_RETURN(const MemoryReservation held, HoldState(call, ByteSize(pipeline_->StateShapes())));
+  PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
+  PENSTOCK_RETURN_IF_ERROR(CheckState(state, next.StateShapes()));
+  PENSTOCK_RETURN_IF_ERROR(next.UpdateOptimizer(pipeline_->optimizer()));
+  PENSTOCK_RETURN_IF_ERROR(next.ImportState(state, pipeline_->step()));
+  Executed executed;
+  executed.run.step = pipeline_->step();
+  return executed;
+}
+
 absl::StatusOr<Executed> CallRunner::Replace(const NamedTensors& state, int64_t step) const {
   PENSTOCK_RETURN_IF_ERROR(pipeline_->ImportState(state, step));
   pipeline_->DiscardGradients();

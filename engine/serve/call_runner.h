@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -72,6 +73,9 @@ class CallRunner {
   // thread.
   using WriteState = std::function<absl::StatusOr<CheckpointInfo>(const CancelToken* cancel)>;
   absl::StatusOr<WriteState> CopyState(const std::string& id, CheckpointPlace place, TrainingState::Saved state);
+  // What checkpoints keep of the specification from now on. Returns what described it before. While no save is written.
+  using Describe = std::function<std::string(const Pipeline&)>;
+  Describe SetDescribe(Describe describe) { return std::exchange(origin_.describe, std::move(describe)); }
   int64_t snapshot_bytes() const { return reader_.bytes(); }  // of copies that somebody reads
   // Starts an inference or evaluation; `done` comes once, as the pipeline's callbacks do.
   void StartInference(Call& call, std::function<void(absl::StatusOr<RunOutcome>)> done) const;
@@ -100,6 +104,7 @@ class CallRunner {
   absl::StatusOr<Executed> Run(const ReadCall& read, Call& call) const;
   absl::StatusOr<Executed> Run(const UpdateOptimizerCall& update, Call& call) const;
   absl::StatusOr<Executed> Run(const CompactCall& compact, Call& call) const;
+  absl::StatusOr<Executed> Run(const UpdateCall& update, Call& call) const;
   absl::StatusOr<Executed> Discard() const;
   // Room for so many bytes of a copy of the state, or of a checkpoint.
   absl::StatusOr<MemoryReservation> HoldState(const Call& call, int64_t bytes) const;

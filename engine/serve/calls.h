@@ -19,6 +19,7 @@
 #include "engine/ledger/memory_ledger.h"
 #include "engine/observe/call_observer.h"
 #include "engine/serve/durability.h"
+#include "engine/serve/made_engine.h"
 #include "engine/tensor/value.h"
 
 namespace penstock {
@@ -169,10 +170,16 @@ struct UpdateOptimizerCall {
 // An automatic checkpoint, and the end of the calls that it holds in the journal.
 struct CompactCall {};
 
+// Another engine of the same model: another cut, schedule, devices or batching. Its state is that of the one before.
+struct UpdateCall {
+  std::shared_ptr<MadeEngine> engine = {};
+  std::function<void()> done = {};  // called once it stands, before any call runs on it; may be null
+};
+
 // What a call asks for.
 using Request = std::variant<InferCall, EvaluateCall, ForwardCall, BackwardCall, ContributionCall, TrainStepCall,
                              StepCall, ExpireCall, SaveCall, CopyCall, RestoreCall, WriteCall, DeleteCall, ReadCall,
-                             UpdateOptimizerCall, CompactCall>;
+                             UpdateOptimizerCall, CompactCall, UpdateCall>;
 
 // The mini-batch with a target in it, or null.
 inline const ContributionCall* ContributionOf(const Request& request) {

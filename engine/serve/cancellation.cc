@@ -88,7 +88,9 @@ void Cancellation::OnDeadline(const CallPointer& call) {
     guarded.deadline_passed = true;
     if (guarded.phase == Call::Phase::kQueued) {
       RemoveQueued(*calls_, call);
-      if (calls_->metrics != nullptr) calls_->metrics->rejected[RejectReason::kDeadline].Add();
+      if (const auto metrics = calls_->metrics(); metrics != nullptr) {
+        metrics->rejected[RejectReason::kDeadline].Add();
+      }
     } else {
       started = true;
       call->cancel->Cancel();

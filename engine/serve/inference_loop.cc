@@ -78,8 +78,8 @@ void InferenceLoop::StartRun(const BatchPointer& batch) {
 }
 
 void InferenceLoop::CountRun(const Call& call) {
-  const bool infers = call.mode == BatchMode::kInfer;  // else it evaluates
-  if (infers && calls_->metrics != nullptr) calls_->metrics->inference_runs.Add();
+  if (call.mode != BatchMode::kInfer) return;  // it evaluates
+  if (const auto metrics = calls_->metrics(); metrics != nullptr) metrics->inference_runs.Add();
 }
 
 void InferenceLoop::StartAlone(const BatchPointer& batch, const CallPointer& call) {

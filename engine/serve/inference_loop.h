@@ -2,6 +2,7 @@
 
 // The thread that starts inference and evaluation beside training.
 
+#include <atomic>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -39,6 +40,9 @@ class InferenceLoop {
         clock_(clock),
         micro_batch_rows_(micro_batch_rows) {}
 
+  // Of batches from now on. While none runs.
+  void SetMicroBatchRows(int64_t rows) { micro_batch_rows_ = rows; }
+
   void Start();
   void Join() { thread_.reset(); }
 
@@ -61,7 +65,7 @@ class InferenceLoop {
   Settlement* const settlement_;
   TimerQueue* const timers_;
   Clock* const clock_;
-  const int64_t micro_batch_rows_;
+  std::atomic<int64_t> micro_batch_rows_;
   const absl::Status cancelled_ = CancelledCall();                            // a copy of it takes no memory
   int64_t timer_nanos_ ABSL_GUARDED_BY(calls_->mu) = InferenceQueue::kNever;  // of what waits for others
 

@@ -124,6 +124,13 @@ void InferenceQueue::EndRun(const BatchPointer& batch, int64_t now_nanos) {
   }
 }
 
+void InferenceQueue::SetBatching(BatchLimits batching) {
+  batching_ = batching;
+  gather_answered_ = 0;
+  futile_ = 0;
+  skip_ = 0;
+}
+
 int64_t InferenceQueue::running() const {
   int64_t calls = 0;
   for (const BatchPointer& batch : running_) calls += std::ssize(batch->calls);
@@ -193,7 +200,7 @@ bool InferenceQueue::SomeMayMerge() const {
 }
 
 int64_t InferenceQueue::due_nanos() const {
-  if (batching_.max_delay_nanos == 0 || batches_ >= batching_.places || ready_batched_ == 0 || !may_run())
+  if (paused_ || batching_.max_delay_nanos == 0 || batches_ >= batching_.places || ready_batched_ == 0 || !may_run())
     return kNever;
   for (const CallPointer& call : waiting_) {
     if (!call->guarded_.inputs_ready || !Merges(*call)) continue;

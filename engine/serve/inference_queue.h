@@ -59,7 +59,7 @@ class InferenceQueue {
   void SetReady(const CallPointer& call);  // of one that waits
   void Remove(const CallPointer& call);    // before it runs
 
-  bool runnable() const { return ready_ > 0 && ((!merging() && has_place()) || Next() != nullptr); }
+  bool runnable() const { return ready_ > 0 && !paused_ && ((!merging() && has_place()) || Next() != nullptr); }
   // Takes the next call, and those that go with it; they run. Only if runnable().
   BatchPointer Start();
   // The stages are done with it, and another batch may start; then EndRun() must follow.
@@ -75,6 +75,10 @@ class InferenceQueue {
   void SetHurry(bool hurry) { hurry_ = hurry; }
   // No more batches: the model's outputs can't be parted.
   void StopMerging() { batching_ = {}; }
+  // While paused, nothing starts.
+  void SetPaused(bool paused) { paused_ = paused; }
+  // From now on. Only while nothing runs.
+  void SetBatching(BatchLimits batching);
 
   const std::deque<CallPointer>& waiting() const { return waiting_; }
   int64_t running() const;  // calls
@@ -106,6 +110,7 @@ class InferenceQueue {
   const int in_flight_;
   BatchLimits batching_;
   bool hurry_ = false;
+  bool paused_ = false;
   int batches_ = 0;         // that hold places
   int64_t now_nanos_ = 0;   // of what Reached() has told
   int64_t told_nanos_ = 0;  // when the last run ended: until then its only lane told of it

@@ -137,18 +137,14 @@ absl::Status PipelineBuilder::OpenJournal(const std::string& name, const Pipelin
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std::string& name,
-                                                                       const PipelineLife& life, PipelineRecipe* recipe,
-                                                                       const MayRehearse& may_rehearse,
-                                                                       Planning* planning) const {
-  planning->Enter(PlanPhase::kLoading, 1);
-  ServedPipeline::Durable durable;
-  std::optional<LoadedCheckpoint> base;
-  PENSTOCK_RETURN_IF_ERROR(OpenJournal(name, life, recipe, &durable, &base));
+absl::StatusOr<MadeEngine> PipelineBuilder::MakeEngine(const std::string& name, const PipelineLife& life,
+                                                       PipelineRecipe* recipe, const MayRehearse& may_rehearse,
+                                                       Planning* planning) const {
   PipelineSpec& spec = recipe->spec;
   const std::string folder = JournalFolder(life.id);
   PENSTOCK_RETURN_IF_ERROR(Load(&spec, folder.empty() ? "" : JournalPaths(folder).program));
-  std::shared_ptr<PipelineMetrics> metrics;
+  MadeEngine made;
+  made.batching = spec.batching;
   Pipeline::Options engine = EngineOptions(may_rehearse(), planning);
   engine.name = name;
   if (life.lost) engine.on_rank_lost = [lost = life.lost](Rank, const absl::Status& why) { lost(why); };
@@ -163,47 +159,85 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
     MemoryReservation traces;
   };
   auto held = std::make_shared<Held>();
+  made.held = held;
   held->gone = life.gone;
   PENSTOCK_ASSIGN_OR_RETURN(held->stages, HoldMemory({MemoryClass::kPipelines, recipe->caller, name}, &engine));
   absl::Status traces;
   if (options_.metrics != nullptr) {
     engine.metrics = [&](const Plan& plan) {
-      metrics = AddPipelineMetrics(options_.metrics, name, plan);
+      made.metrics = MakePipelineMetrics(*options_.metrics, name, plan);
       // A ring takes a page when it first writes there.
-      auto rings = TakeMemory(options_.memory, {MemoryClass::kTraces, recipe->caller, name}, TraceRingBytes(*metrics));
+      auto rings =
+          TakeMemory(options_.memory, {MemoryClass::kTraces, recipe->caller, name}, TraceRingBytes(*made.metrics));
       traces = rings.status();
       if (rings.ok()) held->traces = *std::move(rings);
-      return metrics;
+      return made.metrics;
     };
   }
+  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(spec, std::move(engine));
+  spec.model.loaded_program = nullptr;  // the layers have its tensors
+  if (!pipeline.ok()) return pipeline.status();
+  made.pipeline = *std::move(pipeline);
+  PENSTOCK_RETURN_IF_ERROR(traces);
+  if (spec.batching.has_value() && !life.again) PENSTOCK_RETURN_IF_ERROR(CheckBatching(made.pipeline.get()));
+  if (recipe->describe) {
+    made.describe = [describe = recipe->describe, model = spec.model, plan = made.pipeline->plan()](
+                        const Pipeline& now) { return describe(plan, model, now.optimizer()); };
+  }
+  return made;
+}
+
+absl::StatusOr<MadeEngine> PipelineBuilder::BuildNext(const ServedPipeline& now, PipelineRecipe* recipe,
+                                                      const MayRehearse& may_rehearse, Planning* planning) const {
+  planning->Enter(PlanPhase::kLoading, 1);
+  absl::Cleanup tidy = [] { ReturnFreedMemory(); };  // a part of it may have stood
+  const std::string digest = recipe->spec.model.program_digest;
+  PENSTOCK_ASSIGN_OR_RETURN(MadeEngine next,
+                            MakeEngine(now.name(), {.id = now.life()}, recipe, may_rehearse, planning));
+  if (recipe->spec.model.program_digest != digest) {
+    return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
+                 absl::StrCat("the exported program is another one by now: the pipeline's has the digest ", digest,
+                              ", the file ", recipe->spec.model.program_digest))
+        .With("pipeline", now.name());
+  }
+  std::move(tidy).Cancel();
+  return next;
+}
+
+absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std::string& name,
+                                                                       const PipelineLife& life, PipelineRecipe* recipe,
+                                                                       const MayRehearse& may_rehearse,
+                                                                       Planning* planning) const {
+  planning->Enter(PlanPhase::kLoading, 1);
+  ServedPipeline::Durable durable;
+  std::optional<LoadedCheckpoint> base;
+  PENSTOCK_RETURN_IF_ERROR(OpenJournal(name, life, recipe, &durable, &base));
+  std::shared_ptr<PipelineMetrics> metrics;
   absl::Cleanup forget = [&] {  // whatever fails or throws below
     if (metrics != nullptr) options_.metrics->RemovePipeline(*metrics);
     ReturnFreedMemory();  // a part of it may have stood
   };
-  CheckpointOrigin origin{.spec_digest = recipe->spec_digest, .life = durable.journal == nullptr ? "" : life.id};
+  PENSTOCK_ASSIGN_OR_RETURN(MadeEngine engine, MakeEngine(name, life, recipe, may_rehearse, planning));
+  metrics = engine.metrics;
+  if (metrics != nullptr) options_.metrics->AddPipeline(metrics);
+  const PipelineSpec& spec = recipe->spec;
+  Pipeline& pipeline = *engine.pipeline;
+  CheckpointOrigin origin{.spec_digest = recipe->spec_digest,
+                          .describe = std::move(engine.describe),
+                          .life = durable.journal == nullptr ? "" : life.id};
   if (!spec.model.program_digest.empty()) absl::StrAppend(&origin.spec_digest, " ", spec.model.program_digest);
-  absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = options_.factory.create(spec, std::move(engine));
-  spec.model.loaded_program = nullptr;  // the layers have its tensors
-  if (!pipeline.ok()) return pipeline.status();
-  PENSTOCK_RETURN_IF_ERROR(traces);
-  if (spec.batching.has_value() && !life.again) PENSTOCK_RETURN_IF_ERROR(CheckBatching(pipeline->get()));
   if (base.has_value()) {
     // Not before the stages: what has stood before must find its room again.
     const MemoryReservation copy =
         TakeMemoryAnyway(options_.memory, {.kind = MemoryClass::kSnapshots, .pipeline = name}, base->info.bytes);
-    PENSTOCK_RETURN_IF_ERROR(CheckState(base->state, (*pipeline)->StateShapes()));
-    PENSTOCK_RETURN_IF_ERROR((*pipeline)->ImportState(base->state, base->info.step));
-    PENSTOCK_ASSIGN_OR_RETURN(durable.training, ContinueTraining(*std::move(base), **pipeline));
+    PENSTOCK_RETURN_IF_ERROR(CheckState(base->state, pipeline.StateShapes()));
+    PENSTOCK_RETURN_IF_ERROR(pipeline.ImportState(base->state, base->info.step));
+    PENSTOCK_ASSIGN_OR_RETURN(durable.training, ContinueTraining(*std::move(base), pipeline));
     base.reset();
   } else if (recipe->from.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(
-        Restore(*recipe->from, origin.spec_digest, {MemoryClass::kSnapshots, recipe->caller, name}, **pipeline));
+        Restore(*recipe->from, origin.spec_digest, {MemoryClass::kSnapshots, recipe->caller, name}, pipeline));
     if (recipe->from->pipeline == name) origin.restored_from = recipe->from->id;
-  }
-  if (recipe->describe) {
-    origin.describe = [describe = recipe->describe, model = spec.model](const Pipeline& made) {
-      return describe(made.plan(), model, made.optimizer());
-    };
   }
   // A pipeline that is refused leaves no folder.
   PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<CheckpointFolder> checkpoints,
@@ -211,17 +245,17 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   ServedPipeline::Options hosting = options_.hosting;
   hosting.name = name;
   hosting.origin = std::move(origin);
-  hosting.batching = recipe->spec.batching;
+  hosting.batching = engine.batching;
   hosting.handles = options_.handles;
   hosting.timers = options_.timers;
   hosting.clock = options_.clock;
   hosting.metrics = metrics;
-  hosting.held = std::move(held);
+  hosting.held = std::move(engine.held);
   hosting.on_lost = life.lost;
   hosting.memory = options_.memory;
-  PENSTOCK_ASSIGN_OR_RETURN(
-      std::shared_ptr<ServedPipeline> served,
-      ServedPipeline::Start(*std::move(pipeline), std::move(checkpoints), std::move(hosting), std::move(durable)));
+  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<ServedPipeline> served,
+                            ServedPipeline::Start(std::move(engine.pipeline), std::move(checkpoints),
+                                                  std::move(hosting), std::move(durable)));
   // What it was made from may be deleted before its first call.
   if (recipe->from.has_value() && !life.again) PENSTOCK_RETURN_IF_ERROR(served->SaveForJournal());
   std::move(forget).Cancel();

@@ -14,6 +14,7 @@
 #include "engine/plan/plan.h"
 #include "engine/plan/search.h"
 #include "engine/serve/call_records.h"
+#include "engine/serve/made_engine.h"
 #include "engine/serve/served_pipeline.h"
 
 namespace penstock {
@@ -114,6 +115,11 @@ class PipelineBuilder {
   absl::StatusOr<std::shared_ptr<ServedPipeline>> Build(const std::string& name, const PipelineLife& life,
                                                         PipelineRecipe* recipe, const MayRehearse& may_rehearse,
                                                         Planning* planning) const;
+  // Another engine for a pipeline that stands, beside its own, of the recipe's specification and its digest. It has
+  // weights of its own until an UpdateCall brings it the pipeline's, and counts where nobody looks until they are added to
+  // the registry. Fails: also FAILED_PRECONDITION / MODEL_MISMATCH for a program that is another one by now.
+  absl::StatusOr<MadeEngine> BuildNext(const ServedPipeline& now, PipelineRecipe* recipe,
+                                       const MayRehearse& may_rehearse, Planning* planning) const;
   // The folder of a life's journal. Without a journal, empty.
   std::string JournalFolder(const std::string& life) const;
 
@@ -126,6 +132,9 @@ class PipelineBuilder {
 
  private:
   absl::Status Load(PipelineSpec* spec, const std::string& kept) const;
+  // Reads the program, fills in its digest, and makes the stages, with what counts and traces them.
+  absl::StatusOr<MadeEngine> MakeEngine(const std::string& name, const PipelineLife& life, PipelineRecipe* recipe,
+                                        const MayRehearse& may_rehearse, Planning* planning) const;
   // Opens the journal of a life; of one that is made again, finds the state and the recipe that it goes on from.
   absl::Status OpenJournal(const std::string& name, const PipelineLife& life, PipelineRecipe* recipe,
                            ServedPipeline::Durable* durable, std::optional<LoadedCheckpoint>* base) const;

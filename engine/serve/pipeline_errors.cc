@@ -22,6 +22,12 @@ absl::Status PipelineReforming(const std::string& name) {
                    "1000");
 }
 
+absl::Status GraphOpen() {
+  return Error(absl::StatusCode::kFailedPrecondition, "GRAPH_OPEN",
+               "the graph of a Forward is open, which no checkpoint holds and no update brings along: wait for its "
+               "Backward, or release it");
+}
+
 bool IsRankLost(const absl::Status& status) { return absl::IsUnavailable(status) && ReasonOf(status) == "RANK_LOST"; }
 
 bool AwaitsGroup(const absl::Status& status) {

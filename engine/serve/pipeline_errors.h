@@ -20,6 +20,8 @@ absl::Status TableDraining();
 
 // UNAVAILABLE / PIPELINE_REFORMING, with the time after which to ask again.
 absl::Status PipelineReforming(const std::string& name);
+// FAILED_PRECONDITION / GRAPH_OPEN.
+absl::Status GraphOpen();
 // Whether it is UNAVAILABLE / RANK_LOST.
 bool IsRankLost(const absl::Status& status);
 // Whether it goes away when the group is complete: RANK_LOST or GROUP_INCOMPLETE.

@@ -8,8 +8,8 @@
 
 namespace penstock {
 
-std::shared_ptr<PipelineMetrics> AddPipelineMetrics(MetricsRegistry* registry, const std::string& name,
-                                                    const Plan& plan) {
+std::shared_ptr<PipelineMetrics> MakePipelineMetrics(const MetricsRegistry& registry, const std::string& name,
+                                                     const Plan& plan) {
   std::vector<LaneDescription> lanes(LaneCount(plan));
   for (const StagePlan& stage : plan.stages) {
     LaneDescription& lane = lanes[stage.lane];
@@ -35,12 +35,19 @@ std::shared_ptr<PipelineMetrics> AddPipelineMetrics(MetricsRegistry* registry, c
   for (int stage = 1; stage < static_cast<int>(plan.stages.size()); ++stage) add_way(stage - 1, stage);
   for (const SkipRoute& route : plan.skips) add_way(route.edge.from, route.edge.to);
   const int count = static_cast<int>(lanes.size());
-  return registry->AddPipeline(name, lanes,
+  return registry.MakePipeline(name, lanes,
                                {.kind = plan.schedule.kind,
                                 .stages = count,
                                 .chunks = plan.schedule.chunks,
                                 .micro_batches = plan.schedule.micro_batches,
                                 .checkpoint_mode = std::string(CheckpointModeName(plan.schedule.checkpoint))});
+}
+
+std::shared_ptr<PipelineMetrics> AddPipelineMetrics(MetricsRegistry* registry, const std::string& name,
+                                                    const Plan& plan) {
+  std::shared_ptr<PipelineMetrics> metrics = MakePipelineMetrics(*registry, name, plan);
+  registry->AddPipeline(metrics);
+  return metrics;
 }
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-// Creation, retry and drain of pipelines; deletion stands in pipeline_deletion, what outlives the process in
+// Creation, retry and drain of pipelines; deletion stands in pipeline_deletion, updates in pipeline_update, what outlives the process in
 // pipeline_recovery, how a pipeline is made in pipeline_builder. Under the one lock each sees what the others have begun.
 
 #include "engine/serve/pipeline_table.h"
@@ -37,10 +37,6 @@ std::string NewLife() {
   return absl::StrFormat("%016x", id.low);
 }
 
-absl::Duration TurnOf(const PipelineSpec& spec) {
-  return absl::Seconds(spec.limits.planning_seconds) + PipelineTable::kPatience;
-}
-
 // As it is now: a pipeline that was ready may have broken since, and its optimizer may have other settings.
 PipelineEntry Present(PipelineEntry entry) {
   if (entry.pipeline != nullptr) entry.spec.optimizer = entry.pipeline->pipeline().optimizer();
@@ -50,11 +46,6 @@ PipelineEntry Present(PipelineEntry entry) {
     entry.state = IsRankLost(entry.error) ? PipelineEntry::State::kReforming : PipelineEntry::State::kFailed;
   }
   return entry;
-}
-
-bool SpansRanks(const Plan& plan) {
-  return std::any_of(plan.stages.begin(), plan.stages.end(),
-                     [](const StagePlan& stage) { return stage.rank != Rank(0); });
 }
 
 }  // namespace
@@ -69,6 +60,15 @@ PipelineTable::PipelineTable(Options options)
       plans_(builder_.options().timers, builder_.options().clock) {}
 
 PipelineTable::~PipelineTable() { Close(); }
+
+absl::Duration PipelineTable::TurnOf(const PipelineSpec& spec) {
+  return absl::Seconds(spec.limits.planning_seconds) + kPatience;
+}
+
+bool PipelineTable::SpansRanks(const penstock::Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const StagePlan& stage) { return stage.rank != Rank(0); });
+}
 
 // --- Retries.
 

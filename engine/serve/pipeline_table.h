@@ -91,6 +91,7 @@ class PipelineTable {
   using CreateCallback = std::function<void(absl::StatusOr<PipelineEntry>)>;
   using PlanCallback = std::function<void(absl::StatusOr<penstock::Plan>)>;
   using SearchCallback = std::function<void(absl::StatusOr<PlanSearch>)>;
+  using UpdateCallback = CreateCallback;
   using DeleteCallback = std::function<void(absl::Status)>;
 
   // Calls back when it is READY. It goes on if nobody waits any more: a retry with the same request_id joins or
@@ -103,6 +104,17 @@ class PipelineTable {
   // Makes the pipelines of the journal again, and calls back when each is READY, FAILED or REFORMING. A name that is
   // FAILED so can only be deleted. Once, before any other call.
   absl::Status Recover(std::function<void()> done) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Another cut, schedule, devices or batching for a pipeline that goes on serving: makes what the recipe says beside what
+  // stands, and puts it there between two calls of the training order, with the same weights. Calls back when it stands
+  // there; a failure leaves everything as it was. As Create(), it goes on if nobody waits any more, and so do retries.
+  // `accept` is asked for the entry that would be updated, but not of a retry; an error is the answer. It must not call the
+  // table. Null: any will do.
+  // Fails:     PIPELINE_NOT_READY while another update of it goes on; FEATURE_DISABLED for stages on several ranks; as
+  //            PipelineBuilder::BuildNext() and ServedPipeline::Update().
+  using AcceptUpdate = std::function<absl::Status(const PipelineEntry&)>;
+  void Update(CallContext context, std::string name, PipelineRecipe recipe, const AcceptUpdate& accept,
+              UpdateCallback done) ABSL_LOCKS_EXCLUDED(mu_);
 
   // What Create() would do, without doing it. CANCELLED / WORK_CANCELLED soon after `cancel`.
   void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
@@ -176,6 +188,12 @@ class PipelineTable {
                                           const std::string& payload_digest, PipelineRecipe recipe, Planning* planning)
       ABSL_LOCKS_EXCLUDED(mu_);
   void RecoverNow(const JournalledPipeline& row, const std::shared_ptr<Planning>& planning) ABSL_LOCKS_EXCLUDED(mu_);
+  // An update: its engine is made, waits for its turn, and ends, on the thread of creations.
+  struct UpdateJob;
+  using UpdatePointer = std::shared_ptr<UpdateJob>;
+  void MakeNext(const UpdatePointer& update, Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndUpdate(const UpdatePointer& update, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status RecordUpdate(const UpdateJob& update) const ABSL_LOCKS_EXCLUDED(mu_);
   // What a pipeline of the journal is made from again.
   absl::StatusOr<PipelineRecipe> RecipeOf(const JournalledPipeline& row) const;
 
@@ -189,6 +207,7 @@ class PipelineTable {
     bool due = false;                                   // the group has become complete since it was tried
     bool building = false;                              // or is about to be
     std::function<void()> deletion = {};                // that waits for the end of that
+    bool updating = false;                              // another engine is made for it, or waits for its turn
   };
   // Where pipelines that may outlive the table tell what has become of them.
   class Losses {
@@ -241,6 +260,8 @@ class PipelineTable {
                     std::function<void(absl::StatusOr<Found>)> done, PlanLook<Found> look) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<std::shared_ptr<ServedPipeline>> Live(bool deleting_too = true) const ABSL_LOCKS_EXCLUDED(mu_);
   bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
+  static absl::Duration TurnOf(const PipelineSpec& spec);  // that planning and making it may take
+  static bool SpansRanks(const penstock::Plan& plan);
 
   static constexpr double kAgainSeconds = 600;  // a plan that was found is not looked for again
 

@@ -33,6 +33,7 @@ std::vector<CallPointer> ServedCalls::Waiting() const {
 }
 
 void ServedCalls::UpdateQueueMetrics() {
+  const std::shared_ptr<PipelineMetrics> metrics = this->metrics();
   if (metrics == nullptr) return;
   const auto update = [](QueueMetrics& counts, const std::deque<CallPointer>& waiting) {
     int64_t depth = 0;

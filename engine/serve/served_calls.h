@@ -34,10 +34,10 @@ struct ServedCalls {
 
   ServedCalls(RequestLog<RecordedAnswer> log, TrainingQueue training, InferenceQueue inference,
               std::shared_ptr<PipelineMetrics> metrics)
-      : metrics(std::move(metrics)),
-        log(std::move(log)),
+      : log(std::move(log)),
         training(std::move(training)),
-        inference(std::move(inference)) {}
+        inference(std::move(inference)),
+        metrics_(std::move(metrics)) {}
 
   // The half of a call that the lock guards.
   Call::Guarded& Of(const CallPointer& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { return call->guarded_; }
@@ -76,7 +76,16 @@ struct ServedCalls {
   // Notes that a rank is lost, and returns the first such loss. From now on no call runs and none is accepted.
   absl::Status Lose(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
 
-  const std::shared_ptr<PipelineMetrics> metrics;    // null: counts go nowhere
+  // Where counts go now; null: nowhere. An update has others, and sets them while no run is open.
+  std::shared_ptr<PipelineMetrics> metrics() const ABSL_LOCKS_EXCLUDED(metrics_mu_) {
+    absl::MutexLock lock(&metrics_mu_);
+    return metrics_;
+  }
+  void SetMetrics(std::shared_ptr<PipelineMetrics> metrics) ABSL_LOCKS_EXCLUDED(metrics_mu_) {
+    absl::MutexLock lock(&metrics_mu_);
+    metrics_.swap(metrics);  // the old ones go after the lock
+  }
+
   std::function<void(const absl::Status&)> on_lost;  // told of the first loss, without a lock; may be null
   std::weak_ptr<const void> owner;                   // the pipeline, whose parts use this; set once, before any call
 
@@ -93,6 +102,10 @@ struct ServedCalls {
   std::vector<std::function<void()>> drained ABSL_GUARDED_BY(mu);
   TimerQueue::TimerId accumulation_timer ABSL_GUARDED_BY(mu) = TimerQueue::kNoTimer;  // of its lease
   Totals totals ABSL_GUARDED_BY(mu);
+
+ private:
+  mutable absl::Mutex metrics_mu_ ABSL_ACQUIRED_AFTER(mu);
+  std::shared_ptr<PipelineMetrics> metrics_ ABSL_GUARDED_BY(metrics_mu_);
 };
 
 }  // namespace penstock

@@ -12,7 +12,6 @@
 #include "engine/base/status_macros.h"
 #include "engine/journal/journal_errors.h"
 #include "engine/observe/metrics.h"
-#include "engine/plan/planner.h"
 #include "engine/serve/call_replay.h"
 
 namespace penstock {
@@ -37,23 +36,6 @@ TrainingQueue::Origin OriginOf(const ServedPipeline::Options& options, const Ser
           .at_boundary = training.accumulation.none()};
 }
 
-// One batch for each lane keeps all of them busy; more would be closed before others can join.
-BatchLimits BatchLimitsOf(const std::optional<DynamicBatchingSpec>& spec, const Pipeline& pipeline) {
-  if (!spec.has_value()) return {};
-  BatchLimits limits{.places = LaneCount(pipeline.plan()), .max_rows = spec->max_rows};
-  if (const std::optional<double> delay = spec->max_delay_seconds; delay.has_value()) {
-    limits.max_delay_nanos = static_cast<int64_t>(*delay * 1e9);
-  }
-  return limits;
-}
-
-int64_t MicroBatchRowsOf(const std::optional<DynamicBatchingSpec>& spec, const Pipeline& pipeline) {
-  if (!spec.has_value()) return 1;
-  if (spec->micro_batch_rows > 0) return spec->micro_batch_rows;
-  const int64_t lanes = LaneCount(pipeline.plan());
-  return (spec->max_rows + lanes - 1) / lanes;
-}
-
 }  // namespace
 
 std::shared_ptr<ServedPipeline> ServedPipeline::Start(std::unique_ptr<Pipeline> pipeline,
@@ -66,8 +48,9 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> ServedPipeline::Start(std::uniqu
                                                                       Options options, Durable durable) {
   const int64_t from = durable.from.sequence;
   std::function<bool()> wanted = std::move(durable.wanted);
-  std::shared_ptr<ServedPipeline> served(
-      new ServedPipeline(std::move(pipeline), std::move(checkpoints), std::move(options), std::move(durable)));
+  std::shared_ptr<const void> held = std::exchange(options.held, nullptr);
+  std::shared_ptr<ServedPipeline> served(new ServedPipeline(std::move(pipeline), std::move(checkpoints),
+                                                            std::move(options), std::move(durable), std::move(held)));
   served->calls_.owner = served;
   served->calls_.on_lost = served->options_.on_lost;
   if (served->journal_ != nullptr) PENSTOCK_RETURN_IF_ERROR(served->Replay(from, std::move(wanted)));
@@ -93,7 +76,9 @@ absl::Status ServedPipeline::Replay(int64_t from, std::function<bool()> wanted) 
     options_.timers->Add(options_.clock->NowNanos() + absl::ToInt64Nanoseconds(lease),
                          calls_.WhileItLives([this, sequence = sequence] { journal_->TakeKept(sequence); }));
   }
-  if (options_.metrics != nullptr) options_.metrics->step_number.Set(static_cast<double>(pipeline_->step()));
+  if (const auto metrics = calls_.metrics(); metrics != nullptr) {
+    metrics->step_number.Set(static_cast<double>(pipeline_->step()));
+  }
   if (report.repeated == 0 && report.finished == 0) return absl::OkStatus();
   LogInfo("calls of the journal made again", {{"pipeline", options_.name},
                                               {"repeated", std::to_string(report.repeated)},
@@ -108,9 +93,9 @@ void ServedPipeline::OnRefused(const CallPointer& call, const absl::Status& erro
 }
 
 ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints,
-                               Options options, Durable durable)
+                               Options options, Durable durable, std::shared_ptr<const void> held)
     : options_(std::move(options)),
-      pipeline_(std::move(pipeline)),
+      pipeline_(std::make_unique<CurrentPipeline>(std::move(pipeline))),
       checkpoints_(std::move(checkpoints)),
       calls_(RequestLog<RecordedAnswer>({.entries = options_.request_log_entries,
                                          .kept_nanos = absl::ToInt64Nanoseconds(options_.request_log_time)},
@@ -118,7 +103,7 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
              TrainingQueue({options_.train_queue_calls, options_.train_queue_bytes},
                            OriginOf(options_, durable, *pipeline_)),
              InferenceQueue({options_.infer_queue_calls, options_.infer_queue_bytes}, options_.infer_in_flight,
-                            BatchLimitsOf(options_.batching, *pipeline_)),
+                            BatchLimitsOf(options_.batching, pipeline_->plan())),
              options_.metrics),
       runner_(options_.name, options_.origin, pipeline_.get(), checkpoints_.get(), options_.memory),
       settlement_(options_.name, &calls_, options_.handles, checkpoints_.get(), options_.timers, options_.clock),
@@ -143,16 +128,20 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
                  .infer_timeout = options_.infer_timeout,
                  .forward_timeout = options_.forward_timeout},
                 &calls_, &preparation_, &settlement_, &cancellation_, journal_.get()),
-      training_(&calls_, &runner_, pipeline_.get(), &settlement_, &watch_, journal_.get(), automatic_.get(),
-                options_.timers, options_.clock),
       inference_(&calls_, &runner_, &settlement_, options_.timers, options_.clock,
-                 MicroBatchRowsOf(options_.batching, *pipeline_)) {
-  if (options_.metrics == nullptr) return;
-  const double micro_batches = std::max(1, pipeline_->plan().schedule.micro_batches);
-  auto& queues = options_.metrics->queues;
+                 MicroBatchRowsOf(options_.batching, pipeline_->plan())),
+      update_(&calls_, &runner_, pipeline_.get(), automatic_.get(), &inference_, std::move(held)),
+      training_(&calls_, &runner_, pipeline_.get(), &settlement_, &watch_, journal_.get(), automatic_.get(), &update_,
+                options_.timers, options_.clock) {
+  if (options_.metrics != nullptr) BeginCounts(*options_.metrics, *pipeline_);
+}
+
+void ServedPipeline::BeginCounts(PipelineMetrics& metrics, const Pipeline& pipeline) const {
+  const double micro_batches = std::max(1, pipeline.plan().schedule.micro_batches);
+  auto& queues = metrics.queues;
   queues[WorkQueue::kTrain].capacity.Set(static_cast<double>(options_.train_queue_calls) * micro_batches);
   queues[WorkQueue::kInfer].capacity.Set(static_cast<double>(options_.infer_queue_calls) * micro_batches);
-  options_.metrics->step_number.Set(static_cast<double>(pipeline_->step()));
+  metrics.step_number.Set(static_cast<double>(pipeline.step()));
 }
 
 ServedPipeline::~ServedPipeline() {
@@ -188,6 +177,13 @@ ServedPipeline::Statistics ServedPipeline::statistics() const {
           .journal_calls = replay.rows,
           .journal_bytes = replay.bytes,
           .journal_seconds = static_cast<double>(replay.run_nanos) * 1e-9};
+}
+
+void ServedPipeline::Update(CallContext context, UpdateCall update, StateCallback done) {
+  if (const auto& metrics = update.engine->metrics; metrics != nullptr) {
+    BeginCounts(*metrics, *update.engine->pipeline);
+  }
+  acceptor_.AcceptState(std::move(context), std::move(update), std::move(done));
 }
 
 void ServedPipeline::CompactJournal(CallContext context, StateCallback done) {

@@ -12,6 +12,7 @@
 //   settlement           how a call ends               call_journal        what is durable, and when
 //   call_replay          calls after a restart         automatic_checkpoints   what keeps the journal short
 //   open_training        what these keep of an accumulation
+//   current_pipeline     the engine that stands    engine_update       how another takes its place
 //
 // A call:   accepted ──▶ queued ──▶ runs ──▶ done ──▶ settled, by exactly one of: run, deadline, cancel, drain
 
@@ -41,6 +42,8 @@
 #include "engine/serve/call_preparation.h"
 #include "engine/serve/call_runner.h"
 #include "engine/serve/cancellation.h"
+#include "engine/serve/current_pipeline.h"
+#include "engine/serve/engine_update.h"
 #include "engine/serve/inference_loop.h"
 #include "engine/serve/open_training.h"
 #include "engine/serve/served_calls.h"
@@ -82,7 +85,7 @@ class ServedPipeline {
     TimerQueue* timers = nullptr;
     Clock* clock = nullptr;
     std::shared_ptr<PipelineMetrics> metrics = {};  // null: counts go nowhere
-    std::shared_ptr<const void> held = {};          // the reservation of the memory that it takes; goes with it
+    std::shared_ptr<const void> held = {};          // as MadeEngine's
     MemoryLedger* memory = nullptr;  // where copies of its parameters are reserved; null: nobody counts them
     int64_t train_queue_calls = 256;
     int64_t train_queue_bytes = int64_t{1} << 30;
@@ -188,6 +191,9 @@ class ServedPipeline {
   void UpdateOptimizer(CallContext context, OptimizerSpec optimizer, StateCallback done) {
     acceptor_.AcceptState(std::move(context), UpdateOptimizerCall{.optimizer = std::move(optimizer)}, std::move(done));
   }
+  // Another engine of the same model, in the place of the one that stands. Its memory goes with it. Fails: as
+  // EngineUpdate; ACCUMULATION_OPEN.
+  void Update(CallContext context, UpdateCall update, StateCallback done);
   // An automatic checkpoint when its turn comes, and what went from the journal with it. Fails: FEATURE_DISABLED; as
   // AutomaticCheckpoints::Compact().
   void CompactJournal(CallContext context, StateCallback done);
@@ -213,7 +219,7 @@ class ServedPipeline {
   void ReleaseJournal() const;
   const Pipeline& pipeline() const { return *pipeline_; }  // plan, signature, parameter_count
   Statistics statistics() const ABSL_LOCKS_EXCLUDED(calls_.mu);
-  std::shared_ptr<PipelineMetrics> metrics() const { return options_.metrics; }
+  std::shared_ptr<PipelineMetrics> metrics() const { return calls_.metrics(); }
   // The last calls that have ended, in the order of their ends; some hundreds are kept.
   std::vector<CallSpan> EndedCalls() const { return settlement_.EndedCalls(); }
 
@@ -259,7 +265,9 @@ class ServedPipeline {
 
  private:
   ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints, Options options,
-                 Durable durable);
+                 Durable durable, std::shared_ptr<const void> held);
+  // Of an engine that begins to count.
+  void BeginCounts(PipelineMetrics& metrics, const Pipeline& pipeline) const;
   absl::Status Replay(int64_t from, std::function<bool()> wanted);
   // Who ends a call that the journal did not take.
   void OnRefused(const CallPointer& call, const absl::Status& error);
@@ -271,7 +279,7 @@ class ServedPipeline {
                                        const LastSaveCallback& done) ABSL_LOCKS_EXCLUDED(calls_.mu);
 
   const Options options_;
-  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<CurrentPipeline> pipeline_;
   const std::shared_ptr<CheckpointFolder> checkpoints_;
   // Each uses some of those before it.
   ServedCalls calls_;
@@ -283,8 +291,9 @@ class ServedPipeline {
   Cancellation cancellation_;
   const CallPreparation preparation_;
   Acceptor acceptor_;
-  TrainingLoop training_;
   InferenceLoop inference_;
+  EngineUpdate update_;
+  TrainingLoop training_;
 
   absl::Mutex stop_mu_;  // one Stop() at a time
   bool stopped_ ABSL_GUARDED_BY(stop_mu_) = false;

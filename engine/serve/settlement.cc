@@ -177,10 +177,11 @@ void Settlement::FulfilValues(const HandleId& id, NamedValues values) {
 }
 
 void Settlement::CountStart(const Call& call) {
-  if (metrics() == nullptr) return;
+  const std::shared_ptr<PipelineMetrics> metrics = this->metrics();
+  if (metrics == nullptr) return;
   const WorkQueue queue = call.training.has_value() ? WorkQueue::kTrain : WorkQueue::kInfer;
-  metrics()->queues[queue].wait.Observe(call.started_nanos - call.accepted_nanos);
-  if (call.mode.has_value()) metrics()->BatchStarted(*call.mode);
+  metrics->queues[queue].wait.Observe(call.started_nanos - call.accepted_nanos);
+  if (call.mode.has_value()) metrics->BatchStarted(*call.mode);
 }
 
 void Settlement::RecordEnd(const Call& call, int64_t step, const absl::Status& status, const Executed* executed) {
@@ -190,30 +191,31 @@ void Settlement::RecordEnd(const Call& call, int64_t step, const absl::Status& s
 
 void Settlement::CountEnd(const Call& call, const absl::Status& status, const Executed* executed) {
   LogCheckpoint(call, status, executed);
-  if (metrics() == nullptr) return;
+  const std::shared_ptr<PipelineMetrics> metrics = this->metrics();
+  if (metrics == nullptr) return;
   const int64_t nanos = clock_->NowNanos() - call.accepted_nanos;
   if (call.mode.has_value()) {
     const BatchOutcome outcome = status.ok()
                                      ? BatchOutcome::kOk
                                      : (absl::IsCancelled(status) ? BatchOutcome::kCancelled : BatchOutcome::kFailed);
-    metrics()->BatchEnded(*call.mode, outcome, executed == nullptr ? 0 : executed->run.rows, nanos);
+    metrics->BatchEnded(*call.mode, outcome, executed == nullptr ? 0 : executed->run.rows, nanos);
   }
   if (call.As<SaveCall>() != nullptr) {
-    metrics()->CheckpointEnded(CheckpointOperation::kSave, status.ok(), nanos);
-    if (executed != nullptr) metrics()->checkpoint_bytes.Set(static_cast<double>(executed->checkpoint->bytes));
+    metrics->CheckpointEnded(CheckpointOperation::kSave, status.ok(), nanos);
+    if (executed != nullptr) metrics->checkpoint_bytes.Set(static_cast<double>(executed->checkpoint->bytes));
   }
   if (call.As<RestoreCall>() != nullptr) {
-    metrics()->CheckpointEnded(CheckpointOperation::kRestore, status.ok(), nanos);
+    metrics->CheckpointEnded(CheckpointOperation::kRestore, status.ok(), nanos);
   }
   // A save is told when later steps may have ended.
   if (executed == nullptr || !call.training.has_value() || call.As<SaveCall>() != nullptr) return;
   const RunOutcome& run = executed->run;
-  metrics()->step_number.Set(static_cast<double>(run.step));
-  if (run.loss.has_value()) metrics()->loss.Set(*run.loss);
+  metrics->step_number.Set(static_cast<double>(run.step));
+  if (run.loss.has_value()) metrics->loss.Set(*run.loss);
   const bool stepped = call.training == TrainingCall::kApply || call.training == TrainingCall::kTrainStep;
   if (stepped && run.applied == false) {
     const bool loss = run.loss.has_value() && !std::isfinite(*run.loss);
-    metrics()->nonfinite_steps[loss ? NonfiniteKind::kLoss : NonfiniteKind::kGradient].Add();
+    metrics->nonfinite_steps[loss ? NonfiniteKind::kLoss : NonfiniteKind::kGradient].Add();
   }
 }
 

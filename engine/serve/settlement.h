@@ -89,7 +89,7 @@ class Settlement {
   static void AnswerRead(const Call& call, absl::StatusOr<std::shared_ptr<const ParameterSnapshot>> snapshot);
   void LogCheckpoint(const Call& call, const absl::Status& status, const Executed* executed) const;
 
-  PipelineMetrics* metrics() const { return calls_->metrics.get(); }
+  std::shared_ptr<PipelineMetrics> metrics() const { return calls_->metrics(); }
 
   const std::string name_;
   ServedCalls* const calls_;

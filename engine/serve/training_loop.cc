@@ -11,6 +11,7 @@
 #include "engine/base/log_scope.h"
 #include "engine/base/status_macros.h"
 #include "engine/base/timer_queue.h"
+#include "engine/serve/engine_update.h"
 #include "engine/serve/pipeline_errors.h"
 
 namespace penstock {
@@ -18,7 +19,7 @@ namespace {
 
 bool LooksAtCheckpoints(const Call& call) {
   return call.As<SaveCall>() != nullptr || call.As<CopyCall>() != nullptr || call.As<RestoreCall>() != nullptr ||
-         call.As<DeleteCall>() != nullptr || call.As<CompactCall>() != nullptr;
+         call.As<DeleteCall>() != nullptr || call.As<CompactCall>() != nullptr || call.As<UpdateCall>() != nullptr;
 }
 
 bool MayDeleteCheckpoints(const Call& call) {
@@ -276,7 +277,8 @@ absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
     call.at_boundary = calls_->training.at_boundary() && outcomes_known;
   }
   pipeline_->SetNextState(call.accepted.sequence);
-  PENSTOCK_ASSIGN_OR_RETURN(Executed executed, runner_->Run(call));
+  const auto* update = call.As<UpdateCall>();
+  PENSTOCK_ASSIGN_OR_RETURN(Executed executed, update != nullptr ? update_->Run(*update, call) : runner_->Run(call));
   if (call.As<CompactCall>() != nullptr && automatic_ != nullptr) {
     PENSTOCK_ASSIGN_OR_RETURN(AutomaticCheckpoints::Compacted compacted, automatic_->Compact(call.cancel.get()));
     executed.compacted = compacted.gone;

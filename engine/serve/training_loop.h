@@ -22,6 +22,7 @@
 namespace penstock {
 
 class Clock;
+class EngineUpdate;
 class TimerQueue;
 
 // Runs the calls of the training order, one after another, and tells the stages what they wait for.
@@ -34,8 +35,8 @@ class TimerQueue;
 class TrainingLoop {
  public:
   TrainingLoop(ServedCalls* calls, CallRunner* runner, Pipeline* pipeline, Settlement* settlement,
-               AccumulationWatch* watch, CallJournal* journal, AutomaticCheckpoints* automatic, TimerQueue* timers,
-               Clock* clock)
+               AccumulationWatch* watch, CallJournal* journal, AutomaticCheckpoints* automatic, EngineUpdate* update,
+               TimerQueue* timers, Clock* clock)
       : calls_(calls),
         runner_(runner),
         pipeline_(pipeline),
@@ -43,6 +44,7 @@ class TrainingLoop {
         watch_(watch),
         journal_(journal),
         automatic_(automatic),
+        update_(update),
         timers_(timers),
         clock_(clock) {}
 
@@ -93,6 +95,7 @@ class TrainingLoop {
   AccumulationWatch* const watch_;
   CallJournal* const journal_;             // null: there is none
   AutomaticCheckpoints* const automatic_;  // the same
+  EngineUpdate* const update_;
   TimerQueue* const timers_;
   Clock* const clock_;
   // The number of graphs that exist; shared with their deleters.

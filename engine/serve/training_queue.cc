@@ -138,6 +138,7 @@ std::vector<HandleId> TrainingQueue::Note(const Call& call, const Executed& exec
     }
   }
   if (call.As<ReadCall>() != nullptr || call.As<CompactCall>() != nullptr) return stale;
+  if (call.As<UpdateCall>() != nullptr) return stale;  // the state is the same
   if (call.As<SaveCall>() != nullptr || call.As<CopyCall>() != nullptr) return stale;
   if (const auto* removed = call.As<DeleteCall>()) {
     if (removed->id == saved_checkpoint_) {

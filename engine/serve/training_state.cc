@@ -38,7 +38,7 @@ absl::Status TrainingState::Check(TrainingCall call, const TrainingParty& party,
                       : "wait for its step, or use force, which discards them",
                   now);
     case TrainingCall::kTrainStep:
-    case TrainingCall::kUpdateOptimizer:
+    case TrainingCall::kUpdate:
       if (!accumulating()) return absl::OkStatus();
       if (own) return Held("ACCUMULATION_OPEN", "apply or discard them with OptimizerStep first", now);
       break;
@@ -158,7 +158,7 @@ void TrainingState::Apply(TrainingCall call, const TrainingParty& party, int64_t
     case TrainingCall::kSave:
     case TrainingCall::kDeleteCheckpoint:
     case TrainingCall::kRead:
-    case TrainingCall::kUpdateOptimizer:
+    case TrainingCall::kUpdate:
     case TrainingCall::kReadGradients:
       return;
   }

@@ -28,7 +28,7 @@ enum class TrainingCall {
   kDeleteCheckpoint,
   kRead,
   kReadGradients,
-  kUpdateOptimizer
+  kUpdate  // of the optimizer's settings, or of the engine
 };
 
 // Whether the call only forgets gradients.

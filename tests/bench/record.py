@@ -63,6 +63,7 @@ RUNS = {
     "triton": f"{PYTHON} tests/bench/triton_peer.py {DAEMON} --triton build/triton --rounds 3",
     "batching": f"{PYTHON} tests/bench/batching.py {DAEMON}",
     "work_stream": f"{PYTHON} tests/bench/work_stream.py {DAEMON}",
+    "replan": f"{PYTHON} tests/bench/replan.py {DAEMON}",
     "sequences": f"{TORCH} tests/bench/sequences.py {DAEMON}",
     "rank_carriers": f"{PYTHON} tests/bench/carrier_cost.py --bench {BENCH}/carrier_bench",
     "rank_survivors": f"{PYTHON} tests/bench/rank_survivors.py {DAEMON}",

@@ -41,6 +41,7 @@ class Raw:
             "CreatePipeline": ("PipelineService", pipeline_pb2.Pipeline),
             "GetPipeline": ("PipelineService", pipeline_pb2.Pipeline),
             "ListPipelines": ("PipelineService", pipeline_pb2.ListPipelinesResponse),
+            "UpdatePipeline": ("PipelineService", pipeline_pb2.Pipeline),
             "UpdateOptimizer": ("PipelineService", pipeline_pb2.Pipeline),
             "DeletePipeline": ("PipelineService", pipeline_pb2.DeletePipelineResponse),
             "GetHandle": ("HandleService", handle_pb2.Handle),

@@ -230,6 +230,57 @@ void AddUpdateOptimizer(CommandTable& table, CLI::App* group) {
   table.Run(command, [options](Session& session) { return UpdateOptimizer(*options, session); });
 }
 
+struct ReplanOptions {
+  std::string name;
+  std::string sample;
+  bool no_batching = false;
+  bool dry_run = false;
+  PipelineSpecOptions spec;
+};
+
+absl::Status Replan(const ReplanOptions& options, Session& session) {
+  v1::UpdatePipelineRequest request;
+  request.set_name(PipelineName(options.name));
+  request.set_request_id(session.options().request_id);
+  request.set_validate_only(options.dry_run);
+  request.set_no_dynamic_batching(options.no_batching);
+  PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(), BuildPipelineSpec(options.spec, session, /*needs_model=*/false));
+  if (!options.sample.empty()) {
+    PENSTOCK_RETURN_IF_ERROR(ReadSample(options.sample, session, request.mutable_sample()));
+  }
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->UpdatePipeline(request));
+  if (options.dry_run) {
+    const v1::ModelSpec& model = pipeline.spec().model();
+    session.Print({MessageToJson(pipeline),
+                   {},
+                   {pipeline.name()},
+                   PlannedText(model, pipeline.plan(), false),
+                   PlannedText(model, pipeline.plan(), true)});
+    session.Say("nothing was changed");
+    return absl::OkStatus();
+  }
+  session.Print(PipelineDocument(pipeline));
+  session.Say("changed the plan of " + pipeline.name() + " after step " + std::to_string(pipeline.step()));
+  return absl::OkStatus();
+}
+
+void AddReplan(CommandTable& table, CLI::App* group) {
+  CLI::App* command = table.Add(
+      group, "replan",
+      "Give a pipeline another cut, schedule, devices or batching while it serves; what is not said stays as it is",
+      "penstock pipeline replan gpt --stages 4 --schedule zb-h1\n"
+      "penstock pipeline replan gpt --batch-rows 32 --dry-run\n"
+      "penstock pipeline replan gpt --no-batching");
+  auto options = std::make_shared<ReplanOptions>();
+  command->add_option("PIPELINE", options->name, "Name of the pipeline")->required();
+  command->add_flag("--no-batching", options->no_batching, "Each request of inference runs by itself from then on");
+  command->add_flag("--dry-run", options->dry_run, "Show the plan and change nothing");
+  AddSampleOption(command, &options->sample);
+  AddPipelineSpecOptions(command, &options->spec);
+  table.Run(command, [options](Session& session) { return Replan(*options, session); });
+}
+
 struct DeletePipelineOptions {
   std::string name;
   bool force = false;
@@ -302,6 +353,7 @@ void AddPipelineCommands(CommandTable& table) {
   table.Run(list, ListPipelines);
 
   AddUpdateOptimizer(table, group);
+  AddReplan(table, group);
 
   CLI::App* remove = table.Add(group, "delete", "Delete a pipeline; asks first, or takes --yes",
                                "penstock pipeline delete gpt --yes\npenstock pipeline delete gpt --force --purge");

@@ -56,6 +56,24 @@ def create_request(
     )
 
 
+def update_request(
+    pipeline: pipeline_pb2.Pipeline,
+    spec: pipeline_pb2.PipelineSpec,
+    no_batching: bool,
+    sample: Inputs,
+    sample_target: InputValue,
+    if_unchanged: bool,
+) -> pipeline_pb2.UpdatePipelineRequest:
+    return pipeline_pb2.UpdatePipelineRequest(
+        name=pipeline.name,
+        spec=spec,
+        no_dynamic_batching=no_batching,
+        request_id=new_request_id(),
+        etag=pipeline.etag if if_unchanged else "",
+        sample=_sample_message(sample, sample_target),
+    )
+
+
 def plan_request(
     spec: pipeline_pb2.PipelineSpec,
     kinds: Sequence[str],

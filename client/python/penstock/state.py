@@ -14,8 +14,10 @@ from penstock.handles import ValueHandle
 from penstock.off_loop import off_loop
 from penstock.reading import tied_names
 from penstock.resources import PipelineResource
+from penstock.creation import planning_deadline, update_request
 from penstock.deadline import LONGEST_WAIT, Deadline
 from penstock.distributed import write_distributed
+from penstock.inputs import Inputs, InputValue
 from penstock.parameters import (
     OPTIMIZER_PREFIX,
     Parameters,
@@ -27,13 +29,15 @@ from penstock.parameters import (
     write_request,
 )
 from penstock.requests import new_request_id
-from penstock.specifications import OptimizerSettings, changed_optimizer
+from penstock.specifications import OptimizerSettings, changed_optimizer, pipeline_spec
 from penstock.tensors import as_array, as_tensor
 from penstock.v1 import pipeline_pb2, state_pb2
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
+
+    from penstock.spec_arguments import SpecArguments
 
 
 class PipelineState(PipelineResource):
@@ -212,6 +216,52 @@ class PipelineState(PipelineResource):
         )
         self.message = self._connection.unary(
             "PipelineService/UpdateOptimizer", request, pipeline_pb2.Pipeline, deadline, LONGEST_WAIT
+        )
+        return self.message
+
+    def replan(
+        self,
+        *,
+        no_batching: bool = False,
+        sample: Inputs = None,
+        sample_target: InputValue = None,
+        if_unchanged: bool = False,
+        timeout: float | None = None,
+        **arguments: Unpack[SpecArguments],
+    ) -> pipeline_pb2.Pipeline:
+        """Changes how the pipeline runs, while it serves: another cut, schedule, devices or batching, with the same
+        weights, optimizer state and step, bit for bit::
+
+            pipeline.replan(stages=4, schedule="zb-h1")
+            pipeline.replan(batch_rows=32)
+
+        It is planned and built beside what stands, and takes its place between two calls of the training order. No call
+        fails by it. What bears on the plan and is not named stays as it was planned; where something of it is named, the
+        planner chooses the rest anew, but the number of micro-batches.
+
+        Args:
+            no_batching: each request of inference runs by itself from then on.
+            sample, sample_target: as of :meth:`Client.create_pipeline`.
+            if_unchanged: refuse (ETAG_MISMATCH) if somebody has changed the pipeline since it was last looked at here.
+            timeout: seconds for all of the call; ``None``: 100 beside the planner's. When they are over, the daemon goes
+                on.
+            arguments: those of :meth:`Client.create_pipeline` about cut, devices, schedule, batching and the filling of
+                bubbles; no others.
+
+        Returns:
+            The pipeline as it is then, with its ``plan``.
+
+        Raises:
+            PenstockError: SPEC_INVALID, also for what can't be changed so; PLAN_DOES_NOT_FIT; HOST_MEMORY where both do
+                not fit at once; PIPELINE_NOT_READY while another update goes on; ACCUMULATION_OPEN; GRAPH_OPEN;
+                ETAG_MISMATCH; FEATURE_DISABLED for stages on several ranks.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        spec = pipeline_spec(**{"model": None, **arguments})
+        deadline = planning_deadline(spec, timeout)
+        request = update_request(self.message, spec, no_batching, sample, sample_target, if_unchanged)
+        self.message = self._connection.unary(
+            "PipelineService/UpdatePipeline", request, pipeline_pb2.Pipeline, deadline, deadline.left()
         )
         return self.message
 

@@ -207,6 +207,22 @@ def test_an_optimizer_is_described_and_updated(client: penstock.Client, daemon: 
         pipeline.update_optimizer(momentum=0.9)  # type: ignore[call-arg]
 
 
+def test_replan_sends_what_shall_be_different_and_nothing_else(client: penstock.Client, daemon: Any) -> None:
+    pipeline = client.create_pipeline("p", model="mlp")
+    pipeline.message.etag = "1-1"
+    answer = pipeline.replan(stages=2, schedule="zb-h1", batch_rows=8, bubble_filling=False)
+    request = daemon.requests["UpdatePipeline"][0]
+    assert request.name == pipeline.name and uuid.UUID(request.request_id) and not request.etag
+    given = {field.name for field, value in request.spec.ListFields() if value.ByteSize()}
+    assert given == {"cut", "schedule", "bubble_filling", "dynamic_batching"}, "nothing of the model, optimizer or loss"
+    assert request.spec.cut.stages == 2 and request.spec.schedule.kind == "zb-h1"
+    assert request.spec.dynamic_batching.max_rows == 8 and not request.no_dynamic_batching
+    assert answer == pipeline.message and pipeline.message.etag == "1-2"
+    pipeline.replan(no_batching=True, if_unchanged=True)
+    request = daemon.requests["UpdatePipeline"][1]
+    assert request.no_dynamic_batching and request.etag == "1-2"
+
+
 def test_an_unknown_checkpoint_mode_is_refused_here(client: penstock.Client) -> None:
     with pytest.raises(ValueError, match="sometimes"):
         client.create_pipeline("demo", checkpoint="sometimes")

@@ -223,6 +223,8 @@ v1::HandleAnswer ToProto(const RenewedHandle& renewed) {
   return message;
 }
 
+std::string EtagOf(const PipelineEntry& entry, Epoch epoch) { return absl::StrCat(epoch.value(), "-", entry.version); }
+
 v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch) {
   v1::Pipeline message;
   message.set_name("pipelines/" + entry.name);
@@ -230,7 +232,7 @@ v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch) {
   message.set_state(ToProto(entry.state));
   message.set_epoch(epoch.value());
   *message.mutable_create_time() = ToTimestamp(entry.create_time);
-  message.set_etag(absl::StrCat(epoch.value(), "-", entry.version));
+  message.set_etag(EtagOf(entry, epoch));
   if (!entry.error.ok()) *message.mutable_error() = ToRpcStatus(entry.error);
   if (entry.planning != nullptr) *message.mutable_progress() = ToProto(entry.planning->progress());
   if (entry.pipeline == nullptr) return message;

@@ -56,6 +56,8 @@ v1::TensorHeader ToProto(const TensorHeader& header);
 v1::Outcome ToProto(const CallOutcome& outcome);
 v1::Handle ToProto(const HandleInfo& info);
 v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch);
+// What another state or specification of it has otherwise.
+std::string EtagOf(const PipelineEntry& entry, Epoch epoch);
 v1::HandleAnswer ToProto(const HandleName& name, const absl::StatusOr<HandleInfo>& answer);
 v1::HandleAnswer ToProto(const RenewedHandle& renewed);  // name, state and expiry only
 google::protobuf::Timestamp ToTimestamp(absl::Time time);

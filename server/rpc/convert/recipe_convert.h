@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/serve/pipeline_builder.h"
+#include "engine/serve/pipeline_table.h"
 #include "penstock/v1/pipeline.pb.h"
 
 namespace penstock {
@@ -14,6 +15,11 @@ namespace penstock {
 //
 // Fails:     as FromProto of a specification.
 absl::StatusOr<PipelineRecipe> RecipeOf(const v1::PipelineSpec& spec, const v1::PipelineSpec& described);
+
+// That of an update: what a pipeline has, with what the request gives over it.
+//
+// Fails:     also INVALID_ARGUMENT / SPEC_INVALID for a field that no update changes, and where nothing is given.
+absl::StatusOr<PipelineRecipe> RecipeOver(const PipelineEntry& entry, const v1::UpdatePipelineRequest& request);
 
 // That of a pipeline which is made again: `specification` is what a recipe's `describe` has written.
 //

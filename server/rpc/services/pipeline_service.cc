@@ -60,6 +60,32 @@ absl::StatusOr<Value> SampleValue(const InputSource& source, const std::string& 
   return InvalidField(field, "must be in the message", "a handle");
 }
 
+// Whether a pipeline is what the caller has seen, where it says so, and what the call has read.
+absl::Status CheckEtag(const PipelineEntry& now, Epoch epoch, const std::string& given, uint64_t read) {
+  const std::string etag = EtagOf(now, epoch);
+  if (!given.empty() && given != etag) {
+    return Error(absl::StatusCode::kFailedPrecondition, "ETAG_MISMATCH",
+                 absl::StrCat("pipeline ", now.name, " has changed: its etag is ", etag, ", got ", Shortened(given)))
+        .With("field", "etag")
+        .With("value", Shortened(given));
+  }
+  if (now.version == read) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+               absl::StrCat("pipeline ", now.name, " has changed since the call came: ask again"))
+      .With("pipeline", now.name);
+}
+
+// Of a call that makes nothing: the pipeline as it would be.
+absl::StatusOr<v1::Pipeline> PlannedOnly(const std::string& name, const PipelineSpec& spec,
+                                         const absl::StatusOr<Plan>& plan) {
+  if (!plan.ok()) return plan.status();
+  v1::Pipeline planned;
+  planned.set_name("pipelines/" + name);
+  *planned.mutable_spec() = ToProto(spec);
+  *planned.mutable_plan() = ToProto(*plan);
+  return planned;
+}
+
 absl::StatusOr<std::shared_ptr<const PlanningSample>> ReadSample(const v1::PlanningSample& message) {
   PlanningSample sample;
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<InputSource> inputs, FromProto(message.inputs(), "sample.inputs"));
@@ -114,12 +140,7 @@ absl::Status PipelineServiceImpl::Create(const UnaryCallPtr<v1::CreatePipelineRe
   PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
   if (request.validate_only()) {
     environment_.pipelines->Plan(call->caller(), spec, CancelOf(*call), [call, spec](absl::StatusOr<Plan> plan) {
-      if (!plan.ok()) return call->Fail(plan.status());
-      v1::Pipeline answer;
-      answer.set_name("pipelines/" + call->request().pipeline_id());
-      *answer.mutable_spec() = ToProto(spec);
-      *answer.mutable_plan() = ToProto(*plan);
-      call->Reply(answer);
+      call->Answer(PlannedOnly(call->request().pipeline_id(), spec, plan));
     });
     return absl::OkStatus();
   }
@@ -263,6 +284,53 @@ absl::Status PipelineServiceImpl::Update(const UnaryCallPtr<v1::UpdateOptimizerR
                               if (!entry.ok()) return call->Fail(entry.status());
                               call->Reply(ToProto(*entry, environment_.handles->epoch()));
                             });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* PipelineServiceImpl::UpdatePipeline(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+  return ServeUnary<v1::UpdatePipelineRequest, v1::Pipeline>(
+      gate_.Of("UpdatePipeline"), context, request, response, kWorkMessageBytes,
+      [this](const auto& call) {
+        if (absl::Status accepted = Replan(call); !accepted.ok()) call->Fail(accepted);
+      },
+      environment_.memory);
+}
+
+absl::Status PipelineServiceImpl::Replan(const UnaryCallPtr<v1::UpdatePipelineRequest, v1::Pipeline>& call) {
+  const v1::UpdatePipelineRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), !request.validate_only()));
+  call->set_request_id(request.request_id());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, ParsePipelineName(request.name(), "name"));
+  PENSTOCK_RETURN_IF_ERROR(CheckSees(call->identity(), name));
+  PENSTOCK_RETURN_IF_ERROR(CheckSize(request.spec()));
+  PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
+  // Its own error where it is not there or does not serve.
+  PENSTOCK_RETURN_IF_ERROR(environment_.pipelines->Find(name).status());
+  PENSTOCK_ASSIGN_OR_RETURN(const PipelineEntry entry, environment_.pipelines->Get(name));
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineRecipe recipe, RecipeOver(entry, request));
+  if (request.has_sample()) {
+    PENSTOCK_ASSIGN_OR_RETURN(recipe.spec.sample, ReadSample(request.sample()));
+  }
+  if (request.validate_only()) {
+    environment_.pipelines->Plan(
+        call->caller(), recipe.spec, CancelOf(*call),
+        [call, name, spec = recipe.spec](absl::StatusOr<Plan> plan) { call->Answer(PlannedOnly(name, spec, plan)); });
+    return absl::OkStatus();
+  }
+  CallContext context;
+  context.caller = call->caller();
+  context.request_id = request.request_id();
+  context.session = call->session();
+  context.payload_digest = PayloadDigest(request);
+  const Epoch epoch = environment_.handles->epoch();
+  const auto accept = [&](const PipelineEntry& now) { return CheckEtag(now, epoch, request.etag(), entry.version); };
+  environment_.pipelines->Update(std::move(context), name, std::move(recipe), accept,
+                                 [call, epoch](absl::StatusOr<PipelineEntry> updated) {
+                                   if (!updated.ok()) return call->Fail(updated.status());
+                                   call->Reply(ToProto(*updated, epoch));
+                                 });
   return absl::OkStatus();
 }
 

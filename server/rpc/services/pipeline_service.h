@@ -13,13 +13,14 @@ namespace penstock {
 // Turns calls about pipelines into calls on the table.
 //
 // Threads:   gRPC's callback threads; no method blocks, the table calls back later.
-class PipelineServiceImpl final
-    : public v1::PipelineService::WithRawCallbackMethod_CreatePipeline<
-          v1::PipelineService::WithRawCallbackMethod_PlanPipeline<
-              v1::PipelineService::WithRawCallbackMethod_GetPipeline<
-                  v1::PipelineService::WithRawCallbackMethod_ListPipelines<
-                      v1::PipelineService::WithRawCallbackMethod_UpdateOptimizer<
-                          v1::PipelineService::WithRawCallbackMethod_DeletePipeline<v1::PipelineService::Service>>>>>> {
+class PipelineServiceImpl final : public v1::PipelineService::WithRawCallbackMethod_CreatePipeline<
+                                      v1::PipelineService::WithRawCallbackMethod_PlanPipeline<
+                                          v1::PipelineService::WithRawCallbackMethod_GetPipeline<
+                                              v1::PipelineService::WithRawCallbackMethod_ListPipelines<
+                                                  v1::PipelineService::WithRawCallbackMethod_UpdateOptimizer<
+                                                      v1::PipelineService::WithRawCallbackMethod_UpdatePipeline<
+                                                          v1::PipelineService::WithRawCallbackMethod_DeletePipeline<
+                                                              v1::PipelineService::Service>>>>>>> {
  public:
   explicit PipelineServiceImpl(const ServiceEnvironment& environment) : environment_(environment) {}
 
@@ -33,6 +34,8 @@ class PipelineServiceImpl final
                                           grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* UpdateOptimizer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* UpdatePipeline(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* DeletePipeline(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                            grpc::ByteBuffer* response) override;
 
@@ -43,6 +46,7 @@ class PipelineServiceImpl final
   std::vector<PipelineEntry> Seen(const Identity& identity, std::string after, int limit) const;
   absl::StatusOr<v1::ListPipelinesResponse> List(const Identity& identity, const v1::ListPipelinesRequest& request);
   absl::Status Update(const UnaryCallPtr<v1::UpdateOptimizerRequest, v1::Pipeline>& call);
+  absl::Status Replan(const UnaryCallPtr<v1::UpdatePipelineRequest, v1::Pipeline>& call);
   absl::Status Delete(const UnaryCallPtr<v1::DeletePipelineRequest, v1::DeletePipelineResponse>& call);
 
   const ServiceEnvironment environment_;

@@ -169,8 +169,14 @@ absl::Status TraceStream::TakeWhole() {
 
 // Takes what has come, and looks again later or ends the recording.
 absl::Status TraceStream::Record() {
-  // Looked up each time: a stream must not outlive a deleted pipeline.
-  PENSTOCK_RETURN_IF_ERROR(FindPipeline(environment_, identity_, request_.pipeline(), "pipeline").status());
+  // Looked up each time: a stream must not outlive a deleted pipeline, nor wait for lanes that an update has taken away.
+  PENSTOCK_ASSIGN_OR_RETURN(const auto pipeline,
+                            FindPipeline(environment_, identity_, request_.pipeline(), "pipeline"));
+  if (pipeline->metrics() != metrics_) {
+    return Error(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                 "the pipeline was updated while its steps were recorded: record them again")
+        .With("pipeline", pipeline->name());
+  }
   TraceCapture capture;
   {
     absl::MutexLock lock(&mu_);

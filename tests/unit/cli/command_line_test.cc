@@ -279,6 +279,30 @@ TEST_F(CommandLineTest, AnOptimizerIsDescribedAndUpdated) {
   EXPECT_EQ(update.optimizer().learning_rate_schedule().warmup_steps(), 8);
 }
 
+TEST_F(CommandLineTest, ReplanSendsWhatIsSaidAndNothingElse) {
+  EXPECT_EQ(Run("pipeline replan gpt --stages 2 --schedule zb-h1 --batch-rows 8"), 0) << err_;
+  v1::UpdatePipelineRequest request = daemon_.LastReplan();
+  EXPECT_EQ(request.name(), "pipelines/gpt");
+  EXPECT_EQ(request.request_id().size(), 36);
+  EXPECT_EQ(request.spec().cut().stages(), 2);
+  EXPECT_EQ(request.spec().schedule().kind(), "zb-h1");
+  EXPECT_EQ(request.spec().dynamic_batching().max_rows(), 8);
+  EXPECT_EQ(request.spec().model().name(), "");
+  EXPECT_EQ(request.spec().optimizer().name(), "");
+  EXPECT_EQ(request.spec().optimizer().options_size(), 0);
+  EXPECT_EQ(request.spec().loss().name(), "");
+  EXPECT_FALSE(request.no_dynamic_batching());
+  EXPECT_FALSE(request.validate_only());
+  EXPECT_THAT(err_, HasSubstr("changed the plan of pipelines/gpt"));
+  EXPECT_EQ(Run("pipeline replan pipelines/gpt --no-batching --dry-run"), 0) << err_;
+  request = daemon_.LastReplan();
+  EXPECT_TRUE(request.no_dynamic_batching());
+  EXPECT_TRUE(request.validate_only());
+  EXPECT_FALSE(request.spec().has_dynamic_batching());
+  EXPECT_THAT(err_, HasSubstr("nothing was changed"));
+  EXPECT_EQ(Run("pipeline replan"), 2);
+}
+
 v1::CreateProgress ProgressOf(const std::string& phase, double done) {
   v1::CreateProgress progress;
   progress.set_phase(phase);

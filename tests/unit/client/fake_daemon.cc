@@ -303,6 +303,14 @@ struct FakeDaemon::Services {
       *response->mutable_spec()->mutable_optimizer() = request->optimizer();
       return grpc::Status::OK;
     }
+    grpc::Status UpdatePipeline(grpc::ServerContext* context, const v1::UpdatePipelineRequest* request,
+                                v1::Pipeline* response) override {
+      if (auto s = daemon->Enter(context, "UpdatePipeline", request->request_id()); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      daemon->last_replan_ = *request;
+      *response = daemon->PipelineLocked();
+      return grpc::Status::OK;
+    }
     grpc::Status DeletePipeline(grpc::ServerContext* context, const v1::DeletePipelineRequest* request,
                                 v1::DeletePipelineResponse*) override {
       return daemon->Enter(context, "DeletePipeline", request->request_id());
@@ -1017,6 +1025,11 @@ void FakeDaemon::SetProgress(std::deque<v1::CreateProgress> progress) {
 v1::UpdateOptimizerRequest FakeDaemon::LastUpdate() const {
   absl::MutexLock lock(&mu_);
   return last_update_;
+}
+
+v1::UpdatePipelineRequest FakeDaemon::LastReplan() const {
+  absl::MutexLock lock(&mu_);
+  return last_replan_;
 }
 
 v1::CreatePipelineRequest FakeDaemon::LastCreate() const {

@@ -78,6 +78,7 @@ class FakeDaemon {
   v1::ReadParametersRequest LastRead() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::CreatePipelineRequest LastCreate() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::UpdateOptimizerRequest LastUpdate() const ABSL_LOCKS_EXCLUDED(mu_);
+  v1::UpdatePipelineRequest LastReplan() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::PlanPipelineRequest LastPlan() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::RestoreCheckpointRequest LastRestore() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::SaveCheckpointRequest LastSave() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -132,6 +133,7 @@ class FakeDaemon {
   v1::ReadParametersRequest last_read_ ABSL_GUARDED_BY(mu_);
   v1::CreatePipelineRequest last_create_ ABSL_GUARDED_BY(mu_);
   v1::UpdateOptimizerRequest last_update_ ABSL_GUARDED_BY(mu_);
+  v1::UpdatePipelineRequest last_replan_ ABSL_GUARDED_BY(mu_);
   v1::PlanPipelineRequest last_plan_ ABSL_GUARDED_BY(mu_);
   v1::RestoreCheckpointRequest last_restore_ ABSL_GUARDED_BY(mu_);
   v1::SaveCheckpointRequest last_save_ ABSL_GUARDED_BY(mu_);

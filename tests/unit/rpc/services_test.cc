@@ -936,6 +936,44 @@ TEST_F(ServicesTest, ListsGoOnFromTheirTokens) {
   EXPECT_EQ(request.page_token(), "");
 }
 
+TEST_F(ServicesTest, AnUpdateGoesOverWhatThePipelineHasAndSaysWhatItCanNotChange) {
+  v1::UpdatePipelineRequest request;
+  request.set_name("pipelines/gpt");
+  request.set_request_id(Uuid(7));
+  const auto update = [&](v1::Pipeline* updated) {
+    grpc::ClientContext context;
+    As(&context);
+    return pipelines_->UpdatePipeline(&context, request, updated);
+  };
+  v1::Pipeline pipeline;
+  EXPECT_EQ(Reason(update(&pipeline)), "SPEC_INVALID") << "nothing is different";
+  request.mutable_spec()->set_seed(3);
+  EXPECT_EQ(Reason(update(&pipeline)), "SPEC_INVALID");
+  request.mutable_spec()->clear_seed();
+  request.mutable_spec()->mutable_cut();  // empty: it says nothing
+  request.mutable_spec()->mutable_dynamic_batching()->set_max_rows(4);
+  request.set_etag("0-0");
+  EXPECT_EQ(Reason(update(&pipeline)), "ETAG_MISMATCH");
+  request.clear_etag();
+  ASSERT_TRUE(update(&pipeline).ok());
+  EXPECT_EQ(pipeline.spec().dynamic_batching().max_rows(), 4);
+  EXPECT_EQ(pipeline.spec().model().name(), "fake");
+  EXPECT_FALSE(pipeline.etag().empty());
+
+  v1::Pipeline again;  // a retry, though the pipeline has another etag by now
+  ASSERT_TRUE(update(&again).ok());
+  EXPECT_EQ(again.etag(), pipeline.etag());
+  request.set_request_id(Uuid(8));
+  request.set_etag(pipeline.etag());
+  request.clear_spec();
+  request.set_no_dynamic_batching(true);
+  ASSERT_TRUE(update(&again).ok());
+  EXPECT_FALSE(again.spec().has_dynamic_batching());
+  EXPECT_NE(again.etag(), pipeline.etag());
+  request.set_name("pipelines/nobody");
+  EXPECT_EQ(Reason(update(&again)), "PIPELINE_NOT_FOUND");
+}
+
 TEST_F(ServicesTest, PipelinesComeAndGo) {
   v1::CreatePipelineRequest request;
   request.set_pipeline_id("second");

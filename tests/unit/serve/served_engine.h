@@ -155,6 +155,15 @@ class ServedEngine {
     handles_.Fulfil(put.id, tensors);
     return Wait([&](auto done) { hosted->WriteParameters(Ann(), {.handles = {put}, .step = step}, done); });
   }
+  // Another engine in the place of the one that stands.
+  absl::Status Update(const PipelineSpec& spec, std::function<void()> done = nullptr) {
+    Pipeline::Options options;
+    options.devices = &pool_;
+    const auto next = std::make_shared<MadeEngine>();
+    next->pipeline = Pipeline::Create(spec, std::move(options)).value();
+    next->batching = spec.batching;
+    return Wait([&](auto answered) { hosted->Update(Ann(), {.engine = next, .done = done}, answered); });
+  }
   absl::StatusOr<std::optional<CheckpointInfo>> SaveLast() {
     absl::StatusOr<std::optional<CheckpointInfo>> answer;
     absl::Notification done;

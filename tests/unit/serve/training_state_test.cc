@@ -37,7 +37,7 @@ TEST(TrainingStateTest, FollowsTheTable) {
       {TrainingCall::kRestore, "", "ACCUMULATION_OPEN", "ACCUMULATION_OPEN", "ACCUMULATION_OPEN", false},
       {TrainingCall::kRestoreForced, "", "", "", "", false},
       {TrainingCall::kDeleteCheckpoint, "", "", "", "", true},
-      {TrainingCall::kUpdateOptimizer, "", "ACCUMULATION_OPEN", "ACCUMULATION_HELD", "ACCUMULATION_HELD", false},
+      {TrainingCall::kUpdate, "", "ACCUMULATION_OPEN", "ACCUMULATION_HELD", "ACCUMULATION_HELD", false},
       {TrainingCall::kReadGradients, "ACCUMULATION_EMPTY", "", "", "ACCUMULATION_HELD", true},
   };
   for (const Row& row : table) {

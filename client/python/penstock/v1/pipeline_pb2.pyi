@@ -619,6 +619,24 @@ class UpdateOptimizerRequest(_message.Message):
     request_id: str
     def __init__(self, name: _Optional[str] = ..., optimizer: _Optional[_Union[OptimizerSpec, _Mapping]] = ..., request_id: _Optional[str] = ..., expected_state: _Optional[str] = ...) -> None: ...
 
+class UpdatePipelineRequest(_message.Message):
+    __slots__ = ["etag", "name", "no_dynamic_batching", "request_id", "sample", "spec", "validate_only"]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NO_DYNAMIC_BATCHING_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    etag: str
+    name: str
+    no_dynamic_batching: bool
+    request_id: str
+    sample: PlanningSample
+    spec: PipelineSpec
+    validate_only: bool
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., no_dynamic_batching: bool = ..., request_id: _Optional[str] = ..., etag: _Optional[str] = ..., validate_only: bool = ..., sample: _Optional[_Union[PlanningSample, _Mapping]] = ...) -> None: ...
+
 class ProgramCuts(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = []
 

@@ -66,6 +66,11 @@ class Pipelines(Server):
         self.pipeline.spec.optimizer.CopyFrom(request.optimizer)
         return self.pipeline
 
+    def UpdatePipeline(self, request: Any, context: Any) -> Any:
+        self.pipeline.spec.MergeFrom(request.spec)
+        self.pipeline.etag = "1-2"
+        return self.pipeline
+
     def DeletePipeline(self, request: Any, context: Any) -> Any:
         return pipeline_pb2.DeletePipelineResponse()
 

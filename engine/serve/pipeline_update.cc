@@ -1,0 +1,184 @@
+// Pipelines that get another engine while they serve.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "engine/base/error.h"
+#include "engine/base/guard.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+#include "engine/observe/metrics_registry.h"
+#include "engine/plan/planner.h"
+#include "engine/plan/planning.h"
+#include "engine/serve/pipeline_errors.h"
+#include "engine/serve/pipeline_table.h"
+
+namespace penstock {
+
+// One update, from its acceptance on.
+struct PipelineTable::UpdateJob {
+  std::string name;
+  RequestKey key;
+  std::string session;
+  std::string payload_digest;
+  PipelineRecipe recipe;
+  JoinPointer join = {};
+  std::shared_ptr<ServedPipeline> pipeline = {};
+  std::string specification = {};  // what is recorded of it
+};
+
+namespace {
+
+absl::Status NotReady(const std::string& name, const std::string& why) {
+  return PipelineError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                       absl::StrCat("pipeline ", name, why), name);
+}
+
+absl::Status OverRanks(const std::string& name) {
+  return PipelineError(
+      absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
+      absl::StrCat("pipeline ", name, " can't be updated: it has, or would have, stages on several ranks"), name);
+}
+
+}  // namespace
+
+void PipelineTable::Update(CallContext context, std::string name, PipelineRecipe recipe, const AcceptUpdate& accept,
+                           UpdateCallback done) {
+  const auto update =
+      std::make_shared<UpdateJob>(UpdateJob{.name = name,
+                                            .key = {context.caller, "UpdatePipeline", context.request_id},
+                                            .session = context.session,
+                                            .payload_digest = context.payload_digest,
+                                            .recipe = std::move(recipe)});
+  const Start start = [&](std::optional<Standing>*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
+    if (draining_) return TableDraining();
+    const auto found = entries_.find(name);
+    if (found == entries_.end()) return PipelineNotFound(name);
+    const PipelineEntry& entry = found->second;
+    if (entry.state != PipelineEntry::State::kReady || entry.pipeline == nullptr)
+      return NotReady(name, " does not serve");
+    PENSTOCK_RETURN_IF_ERROR(entry.pipeline->pipeline().health());
+    Making& making = makings_[name];
+    if (making.updating) return NotReady(name, " is being updated by another call");
+    if (accept) PENSTOCK_RETURN_IF_ERROR(accept(entry));
+    if (SpansRanks(entry.pipeline->pipeline().plan())) return OverRanks(name);
+    update->pipeline = entry.pipeline;
+    update->recipe.caller = entry.caller;
+    making.updating = true;
+    return absl::OkStatus();
+  };
+  const absl::StatusOr<bool> met = MetBefore(update->key, context.payload_digest);
+  if (!met.ok()) return done(met.status());
+  if (*met) return done(Get(name));
+  update->join = Begin(update->key, context, std::move(done), start);
+  if (update->join == nullptr) return;
+  const auto planning =
+      std::make_shared<Planning>(builder_.options().clock, update->recipe.spec.limits.planning_seconds,
+                                 [this, name] { return IsDraining() || IsDeleting(name); });
+  const absl::Status posted = Guarded("the update of a pipeline", [&] {
+    creations_.Post([this, update, planning] {
+      creations_.HoldTurn(TurnOf(update->recipe.spec));
+      const absl::Status made = Guarded("the update of a pipeline", [&] { MakeNext(update, planning.get()); });
+      creations_.HoldTurn(absl::InfiniteDuration());
+      if (!made.ok()) EndUpdate(update, made);
+    });
+  });
+  if (!posted.ok()) EndUpdate(update, posted);
+}
+
+void PipelineTable::MakeNext(const UpdatePointer& update, Planning* planning) {
+  absl::StatusOr<MadeEngine> next = [&]() -> absl::StatusOr<MadeEngine> {
+    if (IsDraining()) return TableDraining();
+    return builder_.BuildNext(*update->pipeline, &update->recipe, may_rehearse_, planning);
+  }();
+  if (next.ok() && SpansRanks(next->pipeline->plan())) next = OverRanks(update->name);
+  if (!next.ok()) return EndUpdate(update, IsDraining() ? TableDraining() : next.status());
+  if (next->describe) update->specification = next->describe(*next->pipeline);
+  const auto engine = std::make_shared<MadeEngine>(*std::move(next));
+  // By then the registry shows who serves; the old counts end with that.
+  auto swapped = [registry = builder_.options().metrics, metrics = engine->metrics] {
+    if (registry != nullptr && metrics != nullptr) registry->AddPipeline(metrics);
+  };
+  // Without a request_id: retries are this table's, where the engine is made once.
+  update->pipeline->Update({.caller = update->key.caller, .session = update->session},
+                           {.engine = engine, .done = std::move(swapped)},
+                           [this, update](const absl::StatusOr<StateAnswer>& answer) {
+                             // A success comes on the thread that trains, which waits for no disk.
+                             const absl::Status posted = Guarded("the end of an update", [&] {
+                               if (answer.ok())
+                                 creations_.Post([this, update] { EndUpdate(update, absl::OkStatus()); });
+                             });
+                             if (!answer.ok() || !posted.ok()) EndUpdate(update, answer.status());
+                           });
+}
+
+absl::Status PipelineTable::RecordUpdate(const UpdateJob& update) const {
+  if (journal_ == nullptr) return absl::OkStatus();
+  DaemonJournal::Change change;
+  {
+    absl::MutexLock lock(&mu_);
+    const PipelineEntry& entry = entries_.at(update.name);
+    change.put = JournalledPipeline{.name = entry.name,
+                                    .life = entry.life,
+                                    .owner = entry.caller,
+                                    .specification = update.specification,
+                                    .fingerprint = fingerprint_,
+                                    .create_unix_nanos = absl::ToUnixNanos(entry.create_time)};
+  }
+  if (!update.key.request_id.empty()) {
+    change.request = PipelineRequest{.identity = update.key.caller,
+                                     .method = update.key.method,
+                                     .request_id = update.key.request_id,
+                                     .pipeline = update.name,
+                                     .payload_digest = update.payload_digest,
+                                     .status = CallStatus::kDone};
+  }
+  return journal_->Write(change);
+}
+
+void PipelineTable::EndUpdate(const UpdatePointer& update, const absl::Status& status) {
+  const std::string& name = update->name;
+  absl::StatusOr<PipelineEntry> answer = status.ok() ? NotReady(name, " was deleted meanwhile") : status;
+  bool stands = false;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = entries_.find(name);
+    stands = found != entries_.end() && found->second.pipeline == update->pipeline;
+    if (stands) makings_[name].updating = false;
+    if (stands && status.ok()) {
+      PipelineEntry& entry = found->second;
+      entry.spec = update->recipe.asked.value_or(update->recipe.spec);
+      entry.spec.model.program_digest = update->recipe.spec.model.program_digest;
+      entry.spec.sample = nullptr;
+      SetState(entry, entry.state);  // another version
+      answer = entry;
+    }
+  }
+  if (answer.ok()) {
+    // The update stands without it, as its checkpoint says; a retry after a restart would make it once more.
+    if (const absl::Status recorded = RecordUpdate(*update); !recorded.ok()) {
+      LogWarning("an update is not recorded with its pipeline",
+                 {{"pipeline", name}, {"reason", ReasonOf(recorded)}, {"error", std::string(recorded.message())}});
+    }
+    Guarded("the log of an update", [&] {
+      LogInfo("pipeline updated", {{"pipeline", name},
+                                   {"stages", absl::StrCat(answer->pipeline->pipeline().plan().stages.size())},
+                                   {"schedule", answer->pipeline->pipeline().plan().schedule.kind}});
+    }).IgnoreError();
+  } else {
+    LogWarning(
+        "pipeline not updated",
+        {{"pipeline", name}, {"reason", ReasonOf(answer.status())}, {"error", std::string(answer.status().message())}});
+    answer = WithValue(answer.status(), "pipeline", name);
+  }
+  update->pipeline = nullptr;  // a deletion waits for who has it
+  Answer(update->key, update->join, std::move(answer));
+}
+
+}  // namespace penstock
