@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT / "tests" / "integration"), str(ROOT / "client" / "pyth
 SEQUENCE = 64
 MODELS: dict[str, dict[str, Any]] = {
     "2 blocks of 64": {"blocks": 2, "width": 64, "heads": 2, "sequence": SEQUENCE},
-    "8 blocks of 384": {"blocks": 8, "width": 384, "heads": 6, "sequence": SEQUENCE},
+    "4 blocks of 256": {"blocks": 4, "width": 256, "heads": 4, "sequence": SEQUENCE},
 }
 QUIET_SECONDS = 1.0  # before a change, in which nothing else happens
 
