@@ -1,10 +1,11 @@
-"""Requests of one row to a server, by `penstock bench` on a core of its own: how many a second, their latency, the server's CPU time."""
+"""Requests to a server, by `penstock bench` on cores of its choice: how many a second, their latency, the CPU time of both sides."""
 
 from __future__ import annotations
 
 import json
 import os
 import pathlib
+import resource
 import subprocess
 
 PENSTOCK = pathlib.Path(__file__).resolve().parents[2] / "build/release/client/cli/penstock"
@@ -22,23 +23,43 @@ def cpu_seconds(pids: list[int]) -> float:
     return total
 
 
+def children_seconds() -> float:
+    """CPU time of those that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def told_by(load: subprocess.Popen[str]) -> dict[str, float]:
+    """Requests a second, p50 and p99 in ms, once the load has ended."""
+    text, _ = load.communicate()
+    if load.returncode != 0:
+        raise subprocess.CalledProcessError(load.returncode, load.args)
+    point = json.loads(text)["points"][0]
+    seconds = point["latency_seconds"]
+    return {"rate": point["calls_per_second"], "p50": 1e3 * seconds["p50"], "p99": 1e3 * seconds["p99"]}
+
+
 class Server:
     """Where it listens, its processes, and the words of `penstock bench` for it."""
 
     def __init__(self, address: str, pids: list[int], *words: str) -> None:
         self.address, self.pids, self.words = address, pids, words
 
-    def load(self, model: str, concurrency: int, core: int) -> dict[str, float]:
-        """Requests a second, p50 and p99 in ms, CPU us of a request."""
-        words = ["bench", model, *self.words, "--concurrency", str(concurrency), "--warm-up", str(WARM_UP), "--window", str(SECONDS / 3)]
+    def begin(
+        self, model: str, cores: int | str, *how: str, seconds: float = SECONDS, warm_up: float = WARM_UP
+    ) -> subprocess.Popen[str]:
+        """A load, for example `--concurrency 8`, from these cores, as taskset takes them."""
+        words = ["bench", model, *self.words, *how, "--warm-up", str(warm_up), "--window", str(seconds / 3)]
         stable = ["--max-windows", "3", "--stability-percentage", "200", "-o", "json"]
-        before = cpu_seconds(self.pids)
-        text = subprocess.run(
-            ["taskset", "-c", str(core), PENSTOCK, "--server", self.address, *words, *stable], stdout=subprocess.PIPE, text=True, check=True
-        ).stdout
-        point = json.loads(text)["points"][0]
-        seconds = point["latency_seconds"]
-        found = {"rate": point["calls_per_second"], "p50": 1e3 * seconds["p50"], "p99": 1e3 * seconds["p99"]}
+        command = ["taskset", "-c", str(cores), str(PENSTOCK), "--server", self.address, *words, *stable]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def load(self, model: str, concurrency: int, cores: int | str, seconds: float = SECONDS) -> dict[str, float]:
+        """What `told_by` says, and CPU us of a request: the server's and the client's."""
+        before, client_before = cpu_seconds(self.pids), children_seconds()
+        found = told_by(self.begin(model, cores, "--concurrency", str(concurrency), seconds=seconds))
         # The warm-up is as fast as the rest.
-        found["cpu"] = 1e6 * (cpu_seconds(self.pids) - before) / (found["rate"] * (SECONDS + WARM_UP))
+        requests = found["rate"] * (seconds + WARM_UP)
+        found["cpu"] = 1e6 * (cpu_seconds(self.pids) - before) / requests
+        found["client cpu"] = 1e6 * (children_seconds() - client_before) / requests
         return found

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from spreads import spread
 
+Found = TypeVar("Found")
 
-def in_turns(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+
+def in_turns(variants: dict[str, Callable[[], Found]], rounds: int) -> dict[str, list[Found]]:
     """What each gives, once a round, in an order that turns round: A B B A. A round before warms up and does not count."""
-    found: dict[str, list[float]] = {name: [] for name in variants}
+    found: dict[str, list[Found]] = {name: [] for name in variants}
     for number in range(rounds + 1):
         for name in variants if number % 2 else reversed(variants):
             value = variants[name]()

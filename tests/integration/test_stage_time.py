@@ -13,10 +13,7 @@ import pytest
 
 from daemon_process import Daemon, Metrics
 from small_models import create_gpt, create_mlp, gpt_batch, mlp_batch
-
-STAGE_TIME = "penstock_stage_time_seconds_total"
-WORK = {"forward", "backward", "backward_input", "backward_weight", "recompute", "optimizer"}
-OUTSIDE_STEP = {"infer", "infer_wait", "checkpoint", "wait_client", "no_work", "paused", "setup"}
+from stage_states import OUTSIDE_STEP, STAGE_TIME, WORK, seconds_by_state, work_and_step
 
 
 def mixed_load(pipeline: penstock.Pipeline, steps: int) -> None:
@@ -70,15 +67,7 @@ def test_the_states_of_the_statistics_add_up_to_their_age(client: penstock.Clien
 
 def bubble(before: Metrics, after: Metrics, pipeline: str) -> float:
     """1 - work / in-step time, over all stages, of what lies between two scrapes."""
-    work = in_step = 0.0
-    older = {tuple(sorted(labels.items())): value for labels, value in before.select(STAGE_TIME, pipeline=pipeline)}
-    for labels, value in after.select(STAGE_TIME, pipeline=pipeline):
-        passed = value - older[tuple(sorted(labels.items()))]
-        assert passed >= 0, labels
-        if labels["state"] in WORK:
-            work += passed
-        if labels["state"] not in OUTSIDE_STEP:
-            in_step += passed
+    work, in_step = work_and_step(seconds_by_state(before, after, pipeline))
     return 1 - work / in_step
 
 
