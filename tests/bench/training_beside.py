@@ -58,7 +58,7 @@ def workloads() -> dict[str, Workload]:
     delay["loss"] = "mean_squared_error"
     rows = np.zeros((4, 4), np.float32)
     text = np.random.default_rng(1).integers(0, 256, (32, 129))
-    return {"delay": Workload(delay, rows, rows, 4.0), "gpt": Workload(GPT, text[:, :-1], text[:, 1:], 5.0)}
+    return {"delay": Workload(delay, rows, rows, 4.0), "gpt": Workload(GPT, text[:, :-1], text[:, 1:], 4.0)}
 
 
 @dataclasses.dataclass
