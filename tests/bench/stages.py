@@ -4,10 +4,10 @@ takes beside the sum of its stages. Run by hand:
     build/deps/test-venv/bin/python tests/bench/stages.py --daemon build/release/server/penstockd
 
 First four layers `delay` of 5 ms, which sleep and take no core: twice as many stages should answer twice as many. Then an MLP whose layers
-compute for milliseconds, on one and two stages, requests of 64 rows. A stage has one core and one thread of it; there are two cores, so the
+compute for milliseconds, on one and two stages, requests of 64 rows. A stage has one core and one thread; there are two cores, so the
 client takes its time from the stages where both compute, but not from one alone. So there the ratio stands twice: as measured, and with two
-stages that have the client's core time too, as if it were on another machine. That is right where both cores are in use. Nothing is batched.
-Prints medians of the rounds, and the least and most.
+stages that have the client's core time too, as if it were on another machine. That is right where both cores are in use. Nothing is
+batched. Prints medians of the rounds, and the least and most.
 """
 
 from __future__ import annotations
