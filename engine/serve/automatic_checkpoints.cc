@@ -10,6 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/serve/pipeline_errors.h"
@@ -21,6 +22,12 @@ constexpr char kPrefix[] = "auto-";
 
 absl::Status BeingCopied() {
   return Error(absl::StatusCode::kFailedPrecondition, "JOURNAL_BUSY", "the journal is being copied");
+}
+
+void TellCut(const std::string& pipeline, const absl::Status& cut) {
+  if (cut.ok()) return;
+  LogWarning("the journal could not be cut",
+             {{"pipeline", pipeline}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
 }
 
 }  // namespace
@@ -92,30 +99,39 @@ absl::Status AutomaticCheckpoints::BeforeDeletion(const Call& call) {
 }
 
 absl::Status AutomaticCheckpoints::CutLater(const WriteAndCut& write) const {
-  const auto tell = [name = name_](const absl::Status& cut) {
-    if (cut.ok()) return;
-    LogWarning("the journal could not be cut",
-               {{"pipeline", name}, {"reason", ReasonOf(cut)}, {"error", std::string(cut.message())}});
-  };
-  return write(nullptr, tell).status();
+  return write(nullptr, [name = name_](const absl::Status& cut) { TellCut(name, cut); }).status();
 }
 
 absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::Compact(const CancelToken* cancel) {
   if (journal_->journal().replay_size().rows == 0) return Compacted();
-  return SaveNow(cancel);
+  absl::Status cut;
+  PENSTOCK_ASSIGN_OR_RETURN(Compacted compacted, SaveAndCut(cancel, &cut));
+  PENSTOCK_RETURN_IF_ERROR(cut);
+  return compacted;
 }
 
-absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveNow(const CancelToken* cancel) {
+absl::Status AutomaticCheckpoints::SaveNow(const CancelToken* cancel) {
   absl::Status cut;
-  absl::Notification over;
-  PENSTOCK_ASSIGN_OR_RETURN(const WriteAndCut write, Copy());
-  PENSTOCK_ASSIGN_OR_RETURN(Compacted compacted, write(cancel, [&](const absl::Status& status) {
-                              cut = status;
-                              over.Notify();
-                            }));
+  PENSTOCK_RETURN_IF_ERROR(SaveAndCut(cancel, &cut).status());
   begun_ = true;
-  over.WaitForNotification();
-  PENSTOCK_RETURN_IF_ERROR(cut);
+  TellCut(name_, cut);  // a replay begins with the checkpoint all the same
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::SaveAndCut(const CancelToken* cancel,
+                                                                                 absl::Status* cut) {
+  struct End {
+    absl::Status cut;
+    absl::Notification over;
+  };
+  const auto end = std::make_shared<End>();  // the journal's thread may have it longer
+  PENSTOCK_ASSIGN_OR_RETURN(const WriteAndCut write, Copy());
+  PENSTOCK_ASSIGN_OR_RETURN(Compacted compacted, write(cancel, [end](const absl::Status& status) {
+                              end->cut = status;
+                              end->over.Notify();
+                            }));
+  end->over.WaitForNotification();
+  *cut = end->cut;
   return compacted;
 }
 
@@ -181,7 +197,7 @@ absl::StatusOr<AutomaticCheckpoints::Compacted> AutomaticCheckpoints::WriteCopy(
   const PipelineJournal::ReplaySize gone = journal_->journal().replay_size(sequence);
   compacted.gone = {.calls = gone.rows, .bytes = gone.bytes};
   journal_->journal().Cut(std::min(sequence, journal_->journal().last_sequence()), std::move(cut));
-  RemoveBeyond(*checkpoints_, life_, limits_.kept);
+  Guarded("old checkpoints of a journal", [&] { RemoveBeyond(*checkpoints_, life_, limits_.kept); }).IgnoreError();
   return compacted;
 }
 

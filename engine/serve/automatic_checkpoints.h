@@ -78,8 +78,9 @@ class AutomaticCheckpoints {
   };
   // `cancel` gives the save up; null: nothing does.
   absl::StatusOr<Compacted> Compact(const CancelToken* cancel) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
-  // The same though no call would go: a replay begins with the specification of now.
-  absl::StatusOr<Compacted> SaveNow(const CancelToken* cancel) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
+  // The same though no call would go: a replay begins with the specification of now, once it returns OK, whether the calls
+  // before it have gone or not.
+  absl::Status SaveNow(const CancelToken* cancel) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
   // What would keep Compact() from it now. Any thread.
   absl::Status CheckCompact() const ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
 
@@ -96,6 +97,9 @@ class AutomaticCheckpoints {
   absl::StatusOr<WriteAndCut> Copy() ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
   absl::StatusOr<Compacted> WriteCopy(const CallRunner::WriteState& write, int64_t sequence, const CancelToken* cancel,
                                       PipelineJournal::Done cut);
+  // Returns when the calls have gone, or why they have not is in `cut`.
+  absl::StatusOr<Compacted> SaveAndCut(const CancelToken* cancel, absl::Status* cut)
+      ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
   // A cut that fails is logged.
   absl::Status CutLater(const WriteAndCut& write) const;
   static bool HasOne(const CheckpointFolder& checkpoints, const std::string& life);

@@ -482,6 +482,7 @@ absl::StatusOr<Executed> CallRunner::Run(const UpdateCall& update, Call& call) c
   PENSTOCK_ASSIGN_OR_RETURN(const NamedTensors state, pipeline_->ExportState(true));
   PENSTOCK_RETURN_IF_ERROR(CheckState(state, next.StateShapes()));
   PENSTOCK_RETURN_IF_ERROR(next.UpdateOptimizer(pipeline_->optimizer()));
+  next.SetNextState(call.state_version);  // so that tokens stay
   PENSTOCK_RETURN_IF_ERROR(next.ImportState(state, pipeline_->step()));
   Executed executed;
   executed.run.step = pipeline_->step();

@@ -2,14 +2,15 @@
 
 // The pipeline that stands now, behind one that stays.
 
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "engine/exec/pipeline.h"
 
 namespace penstock {
@@ -22,11 +23,23 @@ namespace penstock {
 // Owns:      the pipeline that stands. One that was replaced goes with the last call on it.
 // Threads:   as Pipeline. Replace() from any, while no run is open, no graph of the old one is left, and nothing trains.
 class CurrentPipeline final : public Pipeline {
- public:
-  explicit CurrentPipeline(std::unique_ptr<Pipeline> first) { Replace(std::move(first)); }
+  struct Facts {
+    Plan plan;
+    ModelSignature signature;
+  };
 
-  // Returns the one that stood. May throw, with nothing changed.
-  std::shared_ptr<Pipeline> Replace(std::shared_ptr<Pipeline> next) ABSL_LOCKS_EXCLUDED(mu_);
+ public:
+  explicit CurrentPipeline(std::unique_ptr<Pipeline> first) { Replace(Prepare(std::move(first))); }
+
+  // One that is to stand, with all that takes memory.
+  struct Prepared {
+    std::shared_ptr<Pipeline> pipeline;
+    std::shared_ptr<absl::Notification> gone;  // when it is destroyed
+    std::list<Facts> facts;
+  };
+  static Prepared Prepare(std::unique_ptr<Pipeline> next);
+  // Returns the one that stood. Takes no memory, and destroys nothing.
+  Prepared Replace(Prepared next) noexcept ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::StatusOr<RunOutcome> ForwardBackward(ContributionRequest request) override {
     return now()->ForwardBackward(std::move(request));
@@ -92,13 +105,9 @@ class CurrentPipeline final : public Pipeline {
   void SetIdleReason(IdleReason reason) override { now()->SetIdleReason(reason); }
 
  private:
-  struct Facts {
-    Plan plan;
-    ModelSignature signature;
-  };
   std::shared_ptr<Pipeline> now() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    return now_;
+    return standing_.pipeline;
   }
   const Facts& facts() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
@@ -106,8 +115,8 @@ class CurrentPipeline final : public Pipeline {
   }
 
   mutable absl::Mutex mu_;
-  std::shared_ptr<Pipeline> now_ ABSL_GUARDED_BY(mu_);
-  std::deque<Facts> facts_ ABSL_GUARDED_BY(mu_);  // of all that have stood; a deque's elements stay where they are
+  Prepared standing_ ABSL_GUARDED_BY(mu_);       // its facts are among these
+  std::list<Facts> facts_ ABSL_GUARDED_BY(mu_);  // of all that have stood; a list's elements stay where they are
 };
 
 }  // namespace penstock

@@ -9,7 +9,6 @@
 #include "engine/plan/planner.h"
 #include "engine/serve/automatic_checkpoints.h"
 #include "engine/serve/inference_loop.h"
-#include "engine/serve/pipeline_errors.h"
 
 namespace penstock {
 
@@ -31,13 +30,12 @@ int64_t MicroBatchRowsOf(const std::optional<DynamicBatchingSpec>& spec, const P
 }
 
 absl::StatusOr<Executed> EngineUpdate::Run(const UpdateCall& update, Call& call) {
-  {
-    absl::MutexLock lock(&calls_->mu);
-    if (calls_->training.graphs_open()) return GraphOpen();
-  }
   PENSTOCK_ASSIGN_OR_RETURN(Executed executed, runner_->Run(call));
+  // What may fail comes before it is durable.
+  CurrentPipeline::Prepared next = CurrentPipeline::Prepare(std::move(update.engine->pipeline));
   PENSTOCK_RETURN_IF_ERROR(MakeDurable(*update.engine, call.cancel.get()));
-  Swap(update);
+  Swap(*update.engine, std::move(next));
+  if (update.done) Guarded("the end of an update", update.done).IgnoreError();
   return executed;
 }
 
@@ -45,38 +43,34 @@ absl::StatusOr<Executed> EngineUpdate::Run(const UpdateCall& update, Call& call)
 absl::Status EngineUpdate::MakeDurable(const MadeEngine& next, const CancelToken* cancel) {
   CallRunner::Describe before = runner_->SetDescribe(next.describe);
   absl::Cleanup undo = [&] { runner_->SetDescribe(std::move(before)); };
-  if (automatic_ != nullptr) PENSTOCK_RETURN_IF_ERROR(automatic_->SaveNow(cancel).status());
+  if (automatic_ != nullptr) PENSTOCK_RETURN_IF_ERROR(automatic_->SaveNow(cancel));
   std::move(undo).Cancel();
   return absl::OkStatus();
 }
 
-void EngineUpdate::Swap(const UpdateCall& update) {
-  MadeEngine& next = *update.engine;
+void EngineUpdate::Swap(MadeEngine& engine, CurrentPipeline::Prepared next) {
   const auto run_out = [this] {
     calls_->mu.AssertReaderHeld();
     return calls_->inference.running() == 0;
   };
-  std::shared_ptr<Pipeline> old;
-  std::shared_ptr<const void> held = next.held;
+  CurrentPipeline::Prepared old;
   {
     absl::MutexLock lock(&calls_->mu);
     calls_->inference.SetPaused(true);
-    absl::Cleanup resume = [this] {
-      calls_->mu.AssertHeld();
-      calls_->inference.SetPaused(false);
-    };
     calls_->mu.Await(absl::Condition(&run_out));
-    old = pipeline_->Replace(std::move(next.pipeline));  // may throw; nothing below does
-    calls_->SetMetrics(next.metrics);
+    old = pipeline_->Replace(std::move(next));
+    calls_->SetMetrics(engine.metrics);
     const Plan& plan = pipeline_->plan();
-    calls_->inference.SetBatching(BatchLimitsOf(next.batching, plan));
-    inference_->SetMicroBatchRows(MicroBatchRowsOf(next.batching, plan));
-    held.swap(held_);
+    calls_->inference.SetBatching(BatchLimitsOf(engine.batching, plan));
+    inference_->SetMicroBatchRows(MicroBatchRowsOf(engine.batching, plan));
+    held_.swap(engine.held);
     calls_->UpdateQueueMetrics();
+    calls_->inference.SetPaused(false);
   }
-  if (update.done) Guarded("the end of an update", update.done).IgnoreError();
-  old = nullptr;  // then what it held
-  held = nullptr;
+  // Somebody may still look at it. What it held comes free behind it.
+  old.pipeline = nullptr;
+  old.gone->WaitForNotification();
+  engine.held = nullptr;
   ReturnFreedMemory();
 }
 

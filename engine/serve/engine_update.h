@@ -25,8 +25,7 @@ class InferenceLoop;
 //            checkpoint is where the update is decided: a crash before it finds the old engine, one behind it the new one.
 // Owns:      what goes with the engine that stands (MadeEngine::held).
 // Threads:   Run() from the training thread. All that it is made of outlives it.
-// Fails:     With nothing changed: GRAPH_OPEN while a Backward can use a graph, which is of the old engine; HOST_MEMORY for
-//            the copy; MODEL_MISMATCH where the engines are not of one model; as AutomaticCheckpoints::SaveNow().
+// Fails:     With nothing changed: HOST_MEMORY for the copy; MODEL_MISMATCH where the engines are not of one model; as AutomaticCheckpoints::SaveNow().
 class EngineUpdate {
  public:
   // `automatic`: null without a journal. `held`: of the engine that stands.
@@ -43,7 +42,7 @@ class EngineUpdate {
 
  private:
   absl::Status MakeDurable(const MadeEngine& next, const CancelToken* cancel);
-  void Swap(const UpdateCall& update) ABSL_LOCKS_EXCLUDED(calls_->mu);
+  void Swap(MadeEngine& engine, CurrentPipeline::Prepared next) ABSL_LOCKS_EXCLUDED(calls_->mu);
 
   ServedCalls* const calls_;
   CallRunner* const runner_;

@@ -77,6 +77,7 @@ class InferenceQueue {
   void StopMerging() { batching_ = {}; }
   // While paused, nothing starts.
   void SetPaused(bool paused) { paused_ = paused; }
+  bool paused() const { return paused_; }
   // From now on. Only while nothing runs.
   void SetBatching(BatchLimits batching);
 

@@ -76,8 +76,10 @@ absl::StatusOr<std::optional<LoadedCheckpoint>> PipelineBuilder::FindBase(const 
   std::erase_if(found, [&](const CheckpointInfo& info) {
     return info.place.life != life || !info.place.whole || info.place.sequence < cut_sequence;
   });
-  std::sort(found.begin(), found.end(),
-            [](const CheckpointInfo& a, const CheckpointInfo& b) { return a.place.sequence > b.place.sequence; });
+  // Of equal ones the automatic one is the later: it has the specification of an update between them.
+  std::sort(found.begin(), found.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
+    return std::pair(a.place.sequence, a.place.automatic) > std::pair(b.place.sequence, b.place.automatic);
+  });
   absl::Status damage;
   for (const CheckpointInfo& info : found) {
     absl::StatusOr<LoadedCheckpoint> loaded = folder->Load(info.id);
@@ -131,7 +133,6 @@ absl::Status PipelineBuilder::OpenJournal(const std::string& name, const Pipelin
   if (info.specification == nullptr) return absl::OkStatus();
   // With the settings of the optimizer as they were then.
   PENSTOCK_ASSIGN_OR_RETURN(PipelineRecipe kept, setup.recipe(*info.specification));
-  kept.asked = std::move(recipe->asked);
   kept.caller = std::move(recipe->caller);
   *recipe = std::move(kept);
   return absl::OkStatus();
@@ -187,18 +188,17 @@ absl::StatusOr<MadeEngine> PipelineBuilder::MakeEngine(const std::string& name, 
   return made;
 }
 
-absl::StatusOr<MadeEngine> PipelineBuilder::BuildNext(const ServedPipeline& now, PipelineRecipe* recipe,
-                                                      const MayRehearse& may_rehearse, Planning* planning) const {
+absl::StatusOr<MadeEngine> PipelineBuilder::BuildNext(const std::string& name, const std::string& life,
+                                                      PipelineRecipe* recipe, const MayRehearse& may_rehearse,
+                                                      Planning* planning) const {
   planning->Enter(PlanPhase::kLoading, 1);
   absl::Cleanup tidy = [] { ReturnFreedMemory(); };  // a part of it may have stood
   const std::string digest = recipe->spec.model.program_digest;
-  PENSTOCK_ASSIGN_OR_RETURN(MadeEngine next,
-                            MakeEngine(now.name(), {.id = now.life()}, recipe, may_rehearse, planning));
+  PENSTOCK_ASSIGN_OR_RETURN(MadeEngine next, MakeEngine(name, {.id = life}, recipe, may_rehearse, planning));
   if (recipe->spec.model.program_digest != digest) {
     return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
                  absl::StrCat("the exported program is another one by now: the pipeline's has the digest ", digest,
-                              ", the file ", recipe->spec.model.program_digest))
-        .With("pipeline", now.name());
+                              ", the file ", recipe->spec.model.program_digest));
   }
   std::move(tidy).Cancel();
   return next;
@@ -231,6 +231,7 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
     const MemoryReservation copy =
         TakeMemoryAnyway(options_.memory, {.kind = MemoryClass::kSnapshots, .pipeline = name}, base->info.bytes);
     PENSTOCK_RETURN_IF_ERROR(CheckState(base->state, pipeline.StateShapes()));
+    pipeline.SetNextState(base->info.place.version);
     PENSTOCK_RETURN_IF_ERROR(pipeline.ImportState(base->state, base->info.step));
     PENSTOCK_ASSIGN_OR_RETURN(durable.training, ContinueTraining(*std::move(base), pipeline));
     base.reset();

@@ -118,7 +118,7 @@ class PipelineBuilder {
   // Another engine for a pipeline that stands, beside its own, of the recipe's specification and its digest. It has
   // weights of its own until an UpdateCall brings it the pipeline's, and counts where nobody looks until they are added to
   // the registry. Fails: also FAILED_PRECONDITION / MODEL_MISMATCH for a program that is another one by now.
-  absl::StatusOr<MadeEngine> BuildNext(const ServedPipeline& now, PipelineRecipe* recipe,
+  absl::StatusOr<MadeEngine> BuildNext(const std::string& name, const std::string& life, PipelineRecipe* recipe,
                                        const MayRehearse& may_rehearse, Planning* planning) const;
   // The folder of a life's journal. Without a journal, empty.
   std::string JournalFolder(const std::string& life) const;

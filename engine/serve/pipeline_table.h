@@ -188,9 +188,10 @@ class PipelineTable {
                                           const std::string& payload_digest, PipelineRecipe recipe, Planning* planning)
       ABSL_LOCKS_EXCLUDED(mu_);
   void RecoverNow(const JournalledPipeline& row, const std::shared_ptr<Planning>& planning) ABSL_LOCKS_EXCLUDED(mu_);
-  // An update: its engine is made, waits for its turn, and ends, on the thread of creations.
+  // An update: its engine is made on the thread of creations, waits for its turn, and ends on the thread of deletions.
   struct UpdateJob;
   using UpdatePointer = std::shared_ptr<UpdateJob>;
+  bool Serves(const UpdateJob& update) const ABSL_LOCKS_EXCLUDED(mu_);
   void MakeNext(const UpdatePointer& update, Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
   void EndUpdate(const UpdatePointer& update, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RecordUpdate(const UpdateJob& update) const ABSL_LOCKS_EXCLUDED(mu_);

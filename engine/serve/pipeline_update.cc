@@ -29,8 +29,9 @@ struct PipelineTable::UpdateJob {
   std::string payload_digest;
   PipelineRecipe recipe;
   JoinPointer join = {};
-  std::shared_ptr<ServedPipeline> pipeline = {};
-  std::string specification = {};  // what is recorded of it
+  std::string life = {};
+  std::weak_ptr<ServedPipeline> pipeline = {};  // who deletes it waits for nobody
+  std::string specification = {};               // what is recorded of it
 };
 
 namespace {
@@ -69,6 +70,7 @@ void PipelineTable::Update(CallContext context, std::string name, PipelineRecipe
     if (accept) PENSTOCK_RETURN_IF_ERROR(accept(entry));
     if (SpansRanks(entry.pipeline->pipeline().plan())) return OverRanks(name);
     update->pipeline = entry.pipeline;
+    update->life = entry.life;
     update->recipe.caller = entry.caller;
     making.updating = true;
     return absl::OkStatus();
@@ -80,7 +82,7 @@ void PipelineTable::Update(CallContext context, std::string name, PipelineRecipe
   if (update->join == nullptr) return;
   const auto planning =
       std::make_shared<Planning>(builder_.options().clock, update->recipe.spec.limits.planning_seconds,
-                                 [this, name] { return IsDraining() || IsDeleting(name); });
+                                 [this, update] { return IsDraining() || !Serves(*update); });
   const absl::Status posted = Guarded("the update of a pipeline", [&] {
     creations_.Post([this, update, planning] {
       creations_.HoldTurn(TurnOf(update->recipe.spec));
@@ -92,12 +94,21 @@ void PipelineTable::Update(CallContext context, std::string name, PipelineRecipe
   if (!posted.ok()) EndUpdate(update, posted);
 }
 
+// The pipeline that the update is of is there, and is not being deleted.
+bool PipelineTable::Serves(const UpdateJob& update) const {
+  const std::shared_ptr<ServedPipeline> pipeline = update.pipeline.lock();  // goes without the lock
+  absl::MutexLock lock(&mu_);
+  const auto found = entries_.find(update.name);
+  return pipeline != nullptr && found != entries_.end() && found->second.pipeline == pipeline &&
+         found->second.state != PipelineEntry::State::kDeleting;
+}
+
 void PipelineTable::MakeNext(const UpdatePointer& update, Planning* planning) {
-  absl::StatusOr<MadeEngine> next = [&]() -> absl::StatusOr<MadeEngine> {
-    if (IsDraining()) return TableDraining();
-    return builder_.BuildNext(*update->pipeline, &update->recipe, may_rehearse_, planning);
-  }();
+  absl::StatusOr<MadeEngine> next = NotReady(update->name, " is being deleted");
+  if (Serves(*update)) next = builder_.BuildNext(update->name, update->life, &update->recipe, may_rehearse_, planning);
   if (next.ok() && SpansRanks(next->pipeline->plan())) next = OverRanks(update->name);
+  const std::shared_ptr<ServedPipeline> pipeline = update->pipeline.lock();
+  if (next.ok() && pipeline == nullptr) next = NotReady(update->name, " is being deleted");
   if (!next.ok()) return EndUpdate(update, IsDraining() ? TableDraining() : next.status());
   if (next->describe) update->specification = next->describe(*next->pipeline);
   const auto engine = std::make_shared<MadeEngine>(*std::move(next));
@@ -106,16 +117,16 @@ void PipelineTable::MakeNext(const UpdatePointer& update, Planning* planning) {
     if (registry != nullptr && metrics != nullptr) registry->AddPipeline(metrics);
   };
   // Without a request_id: retries are this table's, where the engine is made once.
-  update->pipeline->Update({.caller = update->key.caller, .session = update->session},
-                           {.engine = engine, .done = std::move(swapped)},
-                           [this, update](const absl::StatusOr<StateAnswer>& answer) {
-                             // A success comes on the thread that trains, which waits for no disk.
-                             const absl::Status posted = Guarded("the end of an update", [&] {
-                               if (answer.ok())
-                                 creations_.Post([this, update] { EndUpdate(update, absl::OkStatus()); });
-                             });
-                             if (!answer.ok() || !posted.ok()) EndUpdate(update, answer.status());
-                           });
+  pipeline->Update({.caller = update->key.caller, .session = update->session},
+                   {.engine = engine, .done = std::move(swapped)},
+                   [this, update](const absl::StatusOr<StateAnswer>& answer) {
+                     // A success comes on the thread that trains, which waits for no disk. Before a deletion of the
+                     // pipeline goes on there.
+                     const absl::Status posted = Guarded("the end of an update", [&] {
+                       if (answer.ok()) deletions_.Post([this, update] { EndUpdate(update, absl::OkStatus()); });
+                     });
+                     if (!answer.ok() || !posted.ok()) EndUpdate(update, answer.status());
+                   });
 }
 
 absl::Status PipelineTable::RecordUpdate(const UpdateJob& update) const {
@@ -123,7 +134,9 @@ absl::Status PipelineTable::RecordUpdate(const UpdateJob& update) const {
   DaemonJournal::Change change;
   {
     absl::MutexLock lock(&mu_);
-    const PipelineEntry& entry = entries_.at(update.name);
+    const auto found = entries_.find(update.name);
+    if (found == entries_.end() || found->second.life != update.life) return absl::OkStatus();  // it is gone
+    const PipelineEntry& entry = found->second;
     change.put = JournalledPipeline{.name = entry.name,
                                     .life = entry.life,
                                     .owner = entry.caller,
@@ -145,11 +158,11 @@ absl::Status PipelineTable::RecordUpdate(const UpdateJob& update) const {
 void PipelineTable::EndUpdate(const UpdatePointer& update, const absl::Status& status) {
   const std::string& name = update->name;
   absl::StatusOr<PipelineEntry> answer = status.ok() ? NotReady(name, " was deleted meanwhile") : status;
-  bool stands = false;
   {
+    const std::shared_ptr<ServedPipeline> pipeline = update->pipeline.lock();  // goes without the lock
     absl::MutexLock lock(&mu_);
     const auto found = entries_.find(name);
-    stands = found != entries_.end() && found->second.pipeline == update->pipeline;
+    const bool stands = pipeline != nullptr && found != entries_.end() && found->second.pipeline == pipeline;
     if (stands) makings_[name].updating = false;
     if (stands && status.ok()) {
       PipelineEntry& entry = found->second;
@@ -177,7 +190,6 @@ void PipelineTable::EndUpdate(const UpdatePointer& update, const absl::Status& s
         {{"pipeline", name}, {"reason", ReasonOf(answer.status())}, {"error", std::string(answer.status().message())}});
     answer = WithValue(answer.status(), "pipeline", name);
   }
-  update->pipeline = nullptr;  // a deletion waits for who has it
   Answer(update->key, update->join, std::move(answer));
 }
 

@@ -48,9 +48,12 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> ServedPipeline::Start(std::uniqu
                                                                       Options options, Durable durable) {
   const int64_t from = durable.from.sequence;
   std::function<bool()> wanted = std::move(durable.wanted);
+  // They go with the engine, which an update replaces.
   std::shared_ptr<const void> held = std::exchange(options.held, nullptr);
+  std::shared_ptr<PipelineMetrics> metrics = std::exchange(options.metrics, nullptr);
   std::shared_ptr<ServedPipeline> served(new ServedPipeline(std::move(pipeline), std::move(checkpoints),
-                                                            std::move(options), std::move(durable), std::move(held)));
+                                                            std::move(options), std::move(durable), std::move(held),
+                                                            std::move(metrics)));
   served->calls_.owner = served;
   served->calls_.on_lost = served->options_.on_lost;
   if (served->journal_ != nullptr) PENSTOCK_RETURN_IF_ERROR(served->Replay(from, std::move(wanted)));
@@ -93,7 +96,8 @@ void ServedPipeline::OnRefused(const CallPointer& call, const absl::Status& erro
 }
 
 ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints,
-                               Options options, Durable durable, std::shared_ptr<const void> held)
+                               Options options, Durable durable, std::shared_ptr<const void> held,
+                               std::shared_ptr<PipelineMetrics> metrics)
     : options_(std::move(options)),
       pipeline_(std::make_unique<CurrentPipeline>(std::move(pipeline))),
       checkpoints_(std::move(checkpoints)),
@@ -104,7 +108,7 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
                            OriginOf(options_, durable, *pipeline_)),
              InferenceQueue({options_.infer_queue_calls, options_.infer_queue_bytes}, options_.infer_in_flight,
                             BatchLimitsOf(options_.batching, pipeline_->plan())),
-             options_.metrics),
+             metrics),
       runner_(options_.name, options_.origin, pipeline_.get(), checkpoints_.get(), options_.memory),
       settlement_(options_.name, &calls_, options_.handles, checkpoints_.get(), options_.timers, options_.clock),
       journal_(durable.journal == nullptr
@@ -133,7 +137,7 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
       update_(&calls_, &runner_, pipeline_.get(), automatic_.get(), &inference_, std::move(held)),
       training_(&calls_, &runner_, pipeline_.get(), &settlement_, &watch_, journal_.get(), automatic_.get(), &update_,
                 options_.timers, options_.clock) {
-  if (options_.metrics != nullptr) BeginCounts(*options_.metrics, *pipeline_);
+  if (metrics != nullptr) BeginCounts(*metrics, *pipeline_);
 }
 
 void ServedPipeline::BeginCounts(PipelineMetrics& metrics, const Pipeline& pipeline) const {
@@ -169,6 +173,7 @@ ServedPipeline::Statistics ServedPipeline::statistics() const {
           .train_queue_calls = static_cast<int64_t>(training.waiting().size()),
           .infer_queue_calls = static_cast<int64_t>(calls_.inference.waiting().size()),
           .running = calls_.inference.running() + (training.running() ? 1 : 0) + (calls_.writing ? 1 : 0),
+          .paused = calls_.inference.paused(),
           .samples_trained = totals.samples_trained,
           .last_loss = totals.last_loss,
           .last_measured_bubble = totals.last_measured_bubble,

@@ -125,6 +125,7 @@ class ServedPipeline {
     int64_t train_queue_calls = 0;  // waiting; not the one that runs
     int64_t infer_queue_calls = 0;
     int64_t running = 0;  // calls, of both kinds
+    bool paused = false;  // inference waits for an update
     int64_t samples_trained = 0;
     std::optional<double> last_loss;
     double last_measured_bubble = 0;
@@ -265,7 +266,7 @@ class ServedPipeline {
 
  private:
   ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints, Options options,
-                 Durable durable, std::shared_ptr<const void> held);
+                 Durable durable, std::shared_ptr<const void> held, std::shared_ptr<PipelineMetrics> metrics);
   // Of an engine that begins to count.
   void BeginCounts(PipelineMetrics& metrics, const Pipeline& pipeline) const;
   absl::Status Replay(int64_t from, std::function<bool()> wanted);

@@ -278,6 +278,7 @@ absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
   }
   pipeline_->SetNextState(call.accepted.sequence);
   const auto* update = call.As<UpdateCall>();
+  if (update != nullptr && graphs_alive_->load() > 0) return GraphOpen();  // they are of the engine that stands
   PENSTOCK_ASSIGN_OR_RETURN(Executed executed, update != nullptr ? update_->Run(*update, call) : runner_->Run(call));
   if (call.As<CompactCall>() != nullptr && automatic_ != nullptr) {
     PENSTOCK_ASSIGN_OR_RETURN(AutomaticCheckpoints::Compacted compacted, automatic_->Compact(call.cancel.get()));

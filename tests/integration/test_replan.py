@@ -62,6 +62,16 @@ def test_steps_go_on_bit_for_bit_whatever_the_plan(client: penstock.Client) -> N
     assert [array.tobytes() for array in kept.infer(x).values()] == [array.tobytes() for array in changed.infer(x).values()]
 
 
+def test_tokens_of_evaluations_stay(client: penstock.Client) -> None:
+    pipeline = create_mlp(client)
+    pipeline.train_step(*mlp_batch(0))
+    before = pipeline.evaluate(*mlp_batch(1)).state_token
+    pipeline.replan(stages=1)
+    after = pipeline.evaluate(*mlp_batch(1)).state_token
+    assert before == after == pipeline.refresh().state_token
+    assert pipeline.train_step(*mlp_batch(2), expected_state=after).step == 2
+
+
 def test_what_is_not_named_stays_as_it_was_planned(client: penstock.Client) -> None:
     pipeline = create_mlp(client, balance=[3, 1], schedule="gpipe", checkpoint="always")
     now = pipeline.replan(batch_rows=8)

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -113,6 +114,9 @@ TEST_F(EngineUpdateTest, NoCallFailsUnderLoad) {
       PipelineSpec next = i % 2 == 0 ? OtherCut() : ServedSpec();
       if (i % 3 == 0) next.batching = DynamicBatchingSpec{.max_rows = 16};
       EXPECT_TRUE(served_.Update(next).ok());
+      const int infers = inferences;
+      const int trained = steps;
+      while (inferences == infers || steps == trained) std::this_thread::yield();
     }
     stop = true;
   }
@@ -149,24 +153,27 @@ class TableUpdateTest : public HostingFixture {
   }
 };
 
-TEST_F(TableUpdateTest, InferenceThatRunsEndsOnTheOldOneAndWhatCameMeanwhileRunsOnTheNewOne) {
+TEST_F(TableUpdateTest, InferenceThatRunsEndsOnTheOldOneAndWhatComesMeanwhileRunsOnTheNewOne) {
   control_->HoldInference();
   const HandleName runs = *gpt_->Infer(Caller(), Ask()).value().outputs;
   control_->AwaitInferences(1);
-  absl::Notification made;
-  before_create_ = [&](const Pipeline::Options&) { made.Notify(); };
   absl::Notification gone;
   control_->AtTheEnd([&] { gone.Notify(); });
   const auto update = Start();
-  made.WaitForNotification();
-  // It comes before the run ends, so whether the update has begun to wait or not, it runs after it or beside the first.
+  while (!gpt_->statistics().paused) std::this_thread::yield();
+  const size_t started = control_->inferences().size();
   const HandleName waits = *gpt_->Infer(Caller(), Ask(2)).value().outputs;
+  const ServedPipeline::Statistics then = gpt_->statistics();
+  EXPECT_EQ(then.infer_queue_calls, 1) << "there are places, and it takes none";
+  EXPECT_EQ(control_->inferences().size(), started);
   EXPECT_FALSE(gone.HasBeenNotified());
+  EXPECT_FALSE(update->done.HasBeenNotified());
   control_->ResumeInference();
   ASSERT_TRUE(End(update).ok());
   gone.WaitForNotification();
   EXPECT_EQ(ValueOf(runs), 1);
   EXPECT_EQ(ValueOf(waits), 2);
+  EXPECT_FALSE(gpt_->statistics().paused);
 }
 
 TEST_F(TableUpdateTest, TheEntryHasTheNewSpecificationAndAnotherVersionAndBatchesAsItSays) {
@@ -239,15 +246,12 @@ TEST_F(TableUpdateTest, OneAtATimeAndOnlyOfWhatIsAcceptedAndARetryIsNotAskedAgai
   EXPECT_TRUE(End(Start()).ok());
 }
 
-TEST_F(TableUpdateTest, ADeletionEndsOneThatIsBeingMadeAndOneThatWaits) {
+TEST_F(TableUpdateTest, ADeletionEndsOneThatWaitsForItsTurn) {
   control_->Hold();
   ASSERT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
   control_->AwaitHeld();
-  absl::Notification made;
-  before_create_ = [&](const Pipeline::Options&) { made.Notify(); };
   const auto waits = Start();
-  made.WaitForNotification();
-  before_create_ = nullptr;
+  while (gpt_->statistics().train_queue_calls < 1) std::this_thread::yield();
   gpt_.reset();
   absl::Notification deleted;
   table_->Delete({.caller = "ann"}, "gpt", /*force=*/true, /*purge=*/false, [&](const absl::Status& status) {
@@ -256,10 +260,47 @@ TEST_F(TableUpdateTest, ADeletionEndsOneThatIsBeingMadeAndOneThatWaits) {
   });
   control_->Resume();
   deleted.WaitForNotification();
-  const std::string reason = ReasonOf(End(waits).status());
-  EXPECT_TRUE(reason == "WORK_CANCELLED" || reason == "PIPELINE_NOT_READY") << reason;
+  EXPECT_EQ(ReasonOf(End(waits).status()), "WORK_CANCELLED");
   ASSERT_TRUE(Create("gpt").ok());
   EXPECT_TRUE(End(Start()).ok()) << "the new one of the name is not being updated";
+}
+
+TEST_F(TableUpdateTest, ADeletionWithoutForceLetsOneThatWaitsHappen) {
+  control_->Hold();
+  ASSERT_TRUE(gpt_->TrainStep(Caller(), Batch(), {}).ok());
+  control_->AwaitHeld();
+  const auto waits = Start();
+  while (gpt_->statistics().train_queue_calls < 1) std::this_thread::yield();
+  gpt_.reset();
+  absl::Notification deleted;
+  table_->Delete({.caller = "ann"}, "gpt", /*force=*/false, /*purge=*/false, [&](const absl::Status& status) {
+    EXPECT_TRUE(status.ok());
+    deleted.Notify();
+  });
+  control_->Resume();
+  deleted.WaitForNotification();
+  EXPECT_TRUE(End(waits).ok());
+  EXPECT_EQ(memory_.bytes(), 0);
+}
+
+TEST_F(TableUpdateTest, ADeletionEndsOneThatIsBeingMadeAndWaitsForNoneOfIt) {
+  absl::Notification building;
+  absl::Notification go;
+  std::atomic<bool> wanted = true;
+  before_create_ = [&](const Pipeline::Options& engine) {
+    building.Notify();
+    go.WaitForNotification();
+    wanted = engine.profile.planning->CheckWanted().ok();
+  };
+  const auto update = Start();
+  building.WaitForNotification();
+  before_create_ = nullptr;
+  gpt_.reset();
+  ASSERT_TRUE(Delete("gpt", /*force=*/true).ok());
+  EXPECT_EQ(memory_.bytes(), 0) << "the one that stood is gone";
+  go.Notify();
+  EXPECT_EQ(ReasonOf(End(update).status()), "PIPELINE_NOT_READY");
+  EXPECT_FALSE(wanted);
 }
 
 TEST_F(TableUpdateTest, NoPipelineNoUpdateAndADrainRefusesIt) {
@@ -343,6 +384,45 @@ TEST_F(JournalledUpdateTest, CallsBeforeItAreInItsCheckpointAndThoseBehindItAreM
   ASSERT_TRUE(Restart().ok());
   EXPECT_EQ(made_from_.back(), "third");
   EXPECT_EQ(step(), 3);
+}
+
+TEST_F(JournalledUpdateTest, ASaveOfTheSameStateBeforeItDoesNotUndoIt) {
+  ASSERT_TRUE(Create("gpt").ok());
+  ASSERT_TRUE(Step().ok());
+  absl::Notification saved;
+  (*table_->Find("gpt"))
+      ->SaveCheckpoint({.caller = "ann", .record = "save"}, {.id = "a-save"}, [&](const auto& answer) {
+        EXPECT_TRUE(answer.ok());
+        saved.Notify();
+      });
+  saved.WaitForNotification();
+  ASSERT_TRUE(Update("second").ok());
+  ASSERT_TRUE(Restart().ok());
+  EXPECT_EQ(made_from_.back(), "second");
+  EXPECT_EQ(step(), 1);
+}
+
+TEST_F(JournalledUpdateTest, WhatIsDeletedBehindOneStaysDeleted) {
+  ASSERT_TRUE(Create("gpt").ok());
+  control_->Hold();
+  ContributionCall call;
+  call.inputs.push_back({"x", at::full({2}, 1.0f)});
+  call.target = {"target", at::full({2}, 0.0f)};
+  ASSERT_TRUE((*table_->Find("gpt"))->TrainStep({.caller = "ann", .record = "train"}, call, {}).ok());
+  control_->AwaitHeld();
+  absl::Notification updated;
+  table_->Update({.caller = "ann"}, "gpt", Described("second"), nullptr, [&](const auto&) { updated.Notify(); });
+  while ((*table_->Find("gpt"))->statistics().train_queue_calls < 1) std::this_thread::yield();
+  absl::Notification deleted;
+  table_->Delete({.caller = "ann"}, "gpt", /*force=*/false, /*purge=*/false, [&](const absl::Status& status) {
+    EXPECT_TRUE(status.ok()) << status;
+    deleted.Notify();
+  });
+  control_->Resume();
+  deleted.WaitForNotification();
+  updated.WaitForNotification();
+  ASSERT_TRUE(Restart().ok());
+  EXPECT_TRUE(table_->List("", 10).empty());
 }
 
 TEST_F(JournalledUpdateTest, ARetryAfterARestartGetsTheAnswer) {
