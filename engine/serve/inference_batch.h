@@ -18,6 +18,7 @@ struct InferenceBatch {
   std::vector<CallPointer> calls = {};
   bool merges = false;           // its calls have a key: it takes one of the places of batches
   bool holds_place = false;      // and it has not given it back; the queue's
+  int64_t number = 0;            // of the queue's runs, from 1
   std::atomic<size_t> left = 0;  // of its calls, where each runs by itself after all
 };
 using BatchPointer = std::shared_ptr<InferenceBatch>;

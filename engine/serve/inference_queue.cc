@@ -1,9 +1,7 @@
 #include "engine/serve/inference_queue.h"
 
 #include <algorithm>
-#include <map>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -31,11 +29,15 @@ void InferenceQueue::SetReady(const CallPointer& call) {
   absl::Cleanup undo = [&] {
     if (turns->second.idle()) turns_.erase(turns);
   };
+  const auto caller = callers_.try_emplace(call->context.caller).first;
+  absl::Cleanup forget = [&] { ForgetIfIdle(caller); };
   if (!call->batch_key.empty()) ready_rows_[call->batch_key] += call->rows;
   absl::Cleanup uncount = [&] { UncountRows(*call); };
   turns->second.Add(call);
   std::move(uncount).Cancel();
+  std::move(forget).Cancel();
   std::move(undo).Cancel();
+  ++caller->second.calls;
   ++ready_;
   if (!call->batch_key.empty()) ++ready_batched_;
 }
@@ -52,15 +54,25 @@ void InferenceQueue::LeaveReady(const Call& call) {
 }
 
 void InferenceQueue::Remove(const CallPointer& call) {
-  Unready(call);
+  if (!Unready(call)) return Leave(call);
+  // It is there no more, and is not absent: nobody waits for its rows.
+  if (gather_answered_ > 0 && call->batch_key == gather_key_) gather_rows_ -= call->rows;
   Leave(call);
 }
 
-void InferenceQueue::Unready(const CallPointer& call) {
+bool InferenceQueue::Unready(const CallPointer& call) {
   const auto turns = turns_.find(call->priority());
-  if (turns == turns_.end() || !turns->second.Remove(call)) return;
+  if (turns == turns_.end() || !turns->second.Remove(call)) return false;
   LeaveReady(*call);
   if (turns->second.idle()) turns_.erase(turns);
+  const auto caller = callers_.find(call->context.caller);
+  --caller->second.calls;
+  ForgetIfIdle(caller);
+  return true;
+}
+
+void InferenceQueue::ForgetIfIdle(Callers::iterator caller) {
+  if (caller->second.calls == 0) callers_.erase(caller);
 }
 
 void InferenceQueue::Leave(const CallPointer& call) {
@@ -75,6 +87,7 @@ BatchPointer InferenceQueue::Start() {
   // What may fail comes first.
   batch->calls.reserve(batch->merges ? std::clamp<int64_t>(batching_.max_rows, 1, ready_) : 1);
   running_.insert(batch);
+  batch->number = ++started_;
   Take(first, *batch);
   if (!batch->merges) return batch;
   if (first->batch_key == gather_key_) EndGathering(first->rows + ReadyRows(gather_key_));
@@ -99,7 +112,15 @@ void InferenceQueue::Take(const CallPointer& call, InferenceBatch& batch) {
   turns_.at(call->priority()).Start(call);
   LeaveReady(*call);
   Leave(call);
+  CountRun(*call, batch.number, 1);
   call->guarded_.Enter(Call::Phase::kRunning);
+}
+
+void InferenceQueue::CountRun(const Call& call, int64_t number, int change) {
+  Caller& caller = callers_.find(call.context.caller)->second;
+  if (std::exchange(caller.counted, change * number) == change * number) return;  // by another of its calls
+  caller.runs += change;
+  if (call.priority() > 0) caller.urgent += change;
 }
 
 void InferenceQueue::LeaveStages(InferenceBatch& batch, int64_t now_nanos) {
@@ -121,6 +142,10 @@ void InferenceQueue::EndRun(const BatchPointer& batch, int64_t now_nanos) {
     const auto turns = turns_.find(call->priority());
     turns->second.End(call);
     if (turns->second.idle()) turns_.erase(turns);
+    CountRun(*call, batch->number, -1);
+    const auto caller = callers_.find(call->context.caller);
+    --caller->second.calls;
+    ForgetIfIdle(caller);
   }
 }
 
@@ -209,6 +234,7 @@ int64_t InferenceQueue::due_nanos() const {
   return kNever;  // whatever still waits, waits for something else
 }
 
+// Takes no memory, as SomeMayMerge().
 CallPointer InferenceQueue::Next() const {
   if (turns_.empty()) return nullptr;
   if (merging() && ready_batched_ == ready_ && !SomeMayMerge()) return nullptr;
@@ -222,17 +248,10 @@ CallPointer InferenceQueue::Next() const {
     }
     return nullptr;
   }
-  std::map<std::string, int64_t> urgent;  // runs with a priority, by each caller that has runs
-  for (const BatchPointer& batch : running_) {
-    std::set<std::string_view> callers;  // of a batch of several each once
-    for (const CallPointer& call : batch->calls) {
-      if (callers.insert(call->context.caller).second) urgent[call->context.caller] += call->priority() > 0 ? 1 : 0;
-    }
-  }
   const auto may_start = [&](const Call& call, bool bounded) {
     if (Merges(call) && !MayMerge(call)) return false;
-    const auto own = urgent.find(call.context.caller);
-    return own == urgent.end() || (has_place() && (!bounded || own->second < quarter));
+    const Caller& own = callers_.find(call.context.caller)->second;
+    return own.runs == 0 || (has_place() && (!bounded || own.urgent < quarter));
   };
   for (const bool shares : {true, false}) {  // where nobody else can start, whoever can
     for (const auto& [priority, turns] : turns_) {

@@ -86,6 +86,14 @@ class InferenceQueue {
   bool idle() const { return waiting_.empty() && running_.empty(); }
 
  private:
+  struct Caller {
+    int64_t calls = 0;    // that are ready or run
+    int64_t runs = 0;     // with calls of it
+    int64_t urgent = 0;   // of these, with a priority above 0
+    int64_t counted = 0;  // number of the last run that was counted as it began, or less than 0: as it ended
+  };
+  using Callers = std::map<std::string, Caller>;
+
   bool merging() const { return batching_.places > 0; }
   bool has_place() const { return std::ssize(running_) < in_flight_; }
   int64_t Quarter() const { return CallerShare(in_flight_, /*others=*/true); }
@@ -102,10 +110,12 @@ class InferenceQueue {
   void GivePlaceBack(InferenceBatch& batch);
   CallPointer Next() const;  // null where none may start
   void Take(const CallPointer& call, InferenceBatch& batch);
-  void Unready(const CallPointer& call);  // if it is ready
-  void LeaveReady(const Call& call);      // of one that is
-  void UncountRows(const Call& call);     // if they are counted
-  void Leave(const CallPointer& call);    // what waits
+  bool Unready(const CallPointer& call);                        // if it is ready
+  void LeaveReady(const Call& call);                            // of one that is
+  void UncountRows(const Call& call);                           // if they are counted
+  void Leave(const CallPointer& call);                          // what waits
+  void CountRun(const Call& call, int64_t number, int change);  // of its caller; of several calls in one run once
+  void ForgetIfIdle(Callers::iterator caller);
 
   QueueBounds bounds_;
   const int in_flight_;
@@ -126,6 +136,8 @@ class InferenceQueue {
   std::set<BatchPointer> running_;
   std::map<std::string, int64_t> ready_rows_;             // of calls with a key, by it
   std::map<int32_t, CallerTurns, std::greater<>> turns_;  // by priority; of those that are ready or run
+  Callers callers_;                                       // with a call that is ready or runs
+  int64_t started_ = 0;                                   // runs
   int64_t ready_ = 0;
   int64_t ready_batched_ = 0;  // of these, with a key
 };

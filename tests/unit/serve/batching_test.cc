@@ -10,13 +10,16 @@
 #include "engine/serve/batch_rows.h"
 #include "engine/serve/inference_queue.h"
 #include "engine/serve/served_calls.h"
+#include "tests/support/failing_new.h"
 #include "tests/unit/serve/hosting_fixture.h"
 
 namespace penstock::testing {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 constexpr absl::Duration kDelay = absl::Seconds(30);
 
@@ -171,6 +174,74 @@ TEST_F(InferenceBatchesTest, ACallWaitsForOthersUntilItIsDueOrTheBatchIsFull) {
   EXPECT_TRUE(queue.runnable()) << "as full as it can be";
 }
 
+TEST_F(InferenceBatchesTest, WhatIsRemovedWhileItWaitsForOthersLeavesNothing) {
+  const QueueBounds::Limits few{.calls = 3, .bytes = 1 << 20};
+  InferenceQueue queue(few, 16, {.places = 1, .max_rows = 6, .max_delay_nanos = 10});
+  const CallPointer gone = Add(queue, "ann", 2, "k", 5);
+  const CallPointer first = Add(queue, "bob", 2, "k", 9);
+  const CallPointer second = Add(queue, "ann", 1, "k", 9);
+  const Call another(CallContext{.caller = "cyd"}, Request(InferCall()));
+  EXPECT_EQ(ReasonOf(queue.CheckNew(another)), "QUEUE_FULL");
+  EXPECT_EQ(queue.due_nanos(), 15);
+  queue.Remove(gone);
+  EXPECT_TRUE(queue.CheckNew(another).ok()) << "its place is free";
+  EXPECT_THAT(queue.waiting(), ElementsAre(first, second));
+  EXPECT_EQ(queue.due_nanos(), 19) << "only who is left has a time";
+  queue.Reached(15);
+  EXPECT_FALSE(queue.runnable()) << "the time of the one that is gone";
+  queue.Reached(19);
+  ASSERT_TRUE(queue.runnable());
+  const BatchPointer batch = queue.Start();
+  EXPECT_THAT(batch->calls, UnorderedElementsAre(first, second));
+  EXPECT_EQ(queue.running(), 2);
+  EXPECT_EQ(queue.due_nanos(), InferenceQueue::kNever);
+  queue.EndRun(batch, 20);
+  EXPECT_TRUE(queue.idle());
+  queue.Remove(Add(queue, "ann", 6, "k", 30));
+  EXPECT_FALSE(queue.runnable()) << "no rows of it are counted";
+  EXPECT_TRUE(queue.idle());
+}
+
+// Whoever waits for the queue asks it whenever its lock is given back, where nothing may fail.
+TEST_F(InferenceBatchesTest, WhetherSomethingMayRunTakesNoMemory) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  const std::string ann = "a caller whose name is no short string";
+  for (const BatchLimits& limits : {BatchLimits{}, BatchLimits{.places = 4, .max_rows = 4}}) {
+    InferenceQueue queue(kLimits, 4, limits);
+    const auto runnable = [&queue] {
+      FailNew();
+      const bool may_run = queue.runnable();
+      const int64_t due = queue.due_nanos();
+      EXPECT_FALSE(StopFailingNew());
+      EXPECT_EQ(due, InferenceQueue::kNever);
+      return may_run;
+    };
+    for (const int32_t priority : {1, 1, 0, 0, 0}) Add(queue, ann, 2, "a key that is no short string", 0, priority);
+    Add(queue, "bob", 4);
+    while (runnable()) queue.Start();
+    Add(queue, "cyd", 4, "", 0, 1);
+    EXPECT_TRUE(runnable()) << "a caller without a run, beyond the limit";
+  }
+}
+
+// Of the four that may run, a caller's with a priority may take one while others can start.
+TEST_F(InferenceBatchesTest, ABatchOfSeveralCallsIsOneRunOfTheirCaller) {
+  InferenceQueue queue(kLimits, 4, {.places = 3, .max_rows = 4});
+  for (int k = 0; k < 4; ++k) Add(queue, "ann", 2, "k", 0, 1);
+  const CallPointer usual = Add(queue, "bob", 2, "another key");
+  const BatchPointer urgent = queue.Start();
+  EXPECT_EQ(urgent->calls.size(), 2);
+  const BatchPointer next = queue.Start();
+  EXPECT_THAT(next->calls, ElementsAre(usual)) << "ann has her share";
+  queue.EndRun(urgent, 0);
+  const BatchPointer rest = queue.Start();
+  EXPECT_EQ(rest->calls.size(), 2) << "and has it again";
+  EXPECT_EQ(rest->calls.front()->context.caller, "ann");
+  queue.EndRun(next, 0);
+  queue.EndRun(rest, 0);
+  EXPECT_TRUE(queue.idle());
+}
+
 class GatheringTest : public InferenceBatchesTest {
  protected:
   static constexpr int64_t kUnit = 100'000;
@@ -212,6 +283,34 @@ TEST_F(GatheringTest, WhoDoesNotComeBackIsWaitedForNoLonger) {
   EXPECT_EQ(queue_.due_nanos(), InferenceQueue::kNever);
   ASSERT_TRUE(queue_.runnable());
   EXPECT_EQ(queue_.Start()->calls.size(), 4);
+}
+
+TEST_F(GatheringTest, WhoIsCancelledIsWaitedForNoLonger) {
+  Add(3);
+  Run(100, 180, 2);
+  const CallPointer was_left = queue_.waiting().front();
+  queue_.Remove(was_left);
+  queue_.Remove(Add(queue_, "ann"));  // one that was answered, and came back
+  Add(1);
+  EXPECT_FALSE(queue_.runnable()) << "one is not back";
+  Add(1);
+  ASSERT_TRUE(queue_.runnable()) << "all others are there";
+  EXPECT_EQ(queue_.waiting().size(), 3);
+  Run(190, 270, 1);
+  EXPECT_FALSE(queue_.runnable()) << "nobody was absent, so it is worth waiting again";
+}
+
+TEST_F(GatheringTest, WhereAllAreCancelledTheNextOneRunsAtOnce) {
+  Add(1);
+  Run(100, 180, 1);
+  const CallPointer was_left = queue_.waiting().front();
+  queue_.Remove(Add(queue_, "ann"));
+  queue_.Remove(was_left);
+  EXPECT_FALSE(queue_.runnable());
+  EXPECT_EQ(queue_.due_nanos(), InferenceQueue::kNever);
+  EXPECT_TRUE(queue_.idle());
+  Add(1);
+  EXPECT_TRUE(queue_.runnable());
 }
 
 TEST_F(GatheringTest, ARunBeginsWhenItsLaneHasToldOfTheOneBefore) {
@@ -571,6 +670,46 @@ TEST_F(PatientBatchingTest, WhatIsDueRunsWithThoseThatAreThere) {
   EXPECT_EQ(ValueOf(waiting[0]), 1);
   EXPECT_EQ(ValueOf(waiting[1]), 2);
   EXPECT_THAT(Runs(), ElementsAre(Pair(4, 1)));
+}
+
+TEST_F(PatientBatchingTest, WhoIsCancelledWhileItGathersEndsAtOnceAndTheOthersRun) {
+  control_->ResumeInference();
+  const HandleName gone = Infer(1);
+  Advance(kDelay / 2);
+  const std::vector<HandleName> others = {Infer(2, 2, "bob"), Infer(3)};
+  const auto depth = [&] { return Metrics()->queues[WorkQueue::kInfer].depth.value(); };
+  EXPECT_EQ(depth(), 6) << "in micro-batches";
+  ASSERT_TRUE(handles_->RequestCancel("ann", gone).ok());
+  const HandleInfo info = Settled(gone);
+  EXPECT_EQ(info.state, HandleState::kCancelled);
+  EXPECT_EQ(ReasonOf(info.error), "WORK_CANCELLED");
+  EXPECT_EQ(depth(), 4);
+  Advance(kDelay / 2);
+  EXPECT_THAT(Runs(), IsEmpty()) << "that was the time of the one that is gone";
+  Advance(kDelay / 2);
+  EXPECT_EQ(ValueOf(others[1]), 3);
+  EXPECT_EQ(Settled(others[0], "bob").state, HandleState::kReady);
+  EXPECT_THAT(Runs(), ElementsAre(Pair(4, 1)));
+  EXPECT_EQ(depth(), 0);
+  EXPECT_EQ(memory_.BytesOf(MemoryClass::kInputs), 0);
+  EXPECT_EQ(Metrics()->batches_started[BatchMode::kInfer].value(), 2);
+  EXPECT_EQ(Metrics()->batches[BatchMode::kInfer][BatchOutcome::kCancelled].value(), 0) << "it had not begun";
+}
+
+TEST_F(BatchingTest, WhoIsCancelledWhileOthersAreWaitedForEndsAtOnceAndKeepsNobody) {
+  const std::vector<HandleName> first = {Infer(0)};
+  control_->AwaitInferences(1);
+  const std::vector<HandleName> waiting = {Infer(1), Infer(2)};
+  Advance(absl::Milliseconds(80));
+  control_->ResumeInference();  // they wait 20 ms for the one that was answered
+  EXPECT_EQ(ValueOf(first[0]), 0);
+  ASSERT_TRUE(handles_->RequestCancel("ann", waiting[0]).ok());
+  EXPECT_EQ(ErrorOf(waiting[0]), "WORK_CANCELLED");
+  EXPECT_THAT(Runs(), ElementsAre(Pair(2, 1)));
+  const HandleName back = Infer(3);
+  EXPECT_EQ(ValueOf(waiting[1]), 2) << "all are there, and the clock stands still";
+  EXPECT_EQ(ValueOf(back), 3);
+  EXPECT_THAT(Runs(), ElementsAre(Pair(2, 1), Pair(4, 2)));
 }
 
 }  // namespace
