@@ -224,6 +224,21 @@ absl::StatusOr<std::shared_ptr<const PlanningSample>> MatchSample(const Planning
   return std::make_shared<const PlanningSample>(std::move(matched));
 }
 
+// Requests that are batched stand row behind row, so that the number of rows must be open. What no signature tells is
+// seen when they come.
+absl::Status CheckOpenRows(const std::vector<TensorSignature>& inputs) {
+  for (const TensorSignature& input : inputs) {
+    if (input.any) return absl::OkStatus();
+    if (!input.shape.empty() && input.shape.front() < 0) continue;
+    return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+                 absl::StrCat("spec.dynamic_batching: input ", input.name, " must have an open number of rows, got ",
+                              ShapeText(input.shape)))
+        .With("field", "spec.dynamic_batching")
+        .With("value", ShapeText(input.shape));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipeline::Options& options) {
@@ -249,6 +264,7 @@ absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipelin
   PENSTOCK_ASSIGN_OR_RETURN(draft.ties, CheckTies(TiesOf(spec.model), shapes));
   PENSTOCK_RETURN_IF_ERROR(CheckGroups(spec.optimizer.groups, SavedNames(shapes, draft.ties)));
   PENSTOCK_ASSIGN_OR_RETURN(draft.signature, SignatureOf(shapes, draft.loss.get(), spec.loss));
+  if (spec.batching.has_value()) PENSTOCK_RETURN_IF_ERROR(CheckOpenRows(draft.signature.inputs));
   PENSTOCK_ASSIGN_OR_RETURN(CutSpec cut, WithBalance(spec.cut, draft.layers));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<Device> devices, UsableDevices(spec, options));
   PENSTOCK_RETURN_IF_ERROR(PlaceByName(spec.model.layer_devices, devices, &draft.layers));

@@ -197,6 +197,17 @@ TEST(SpecConvert, HowRequestsAreBatchedIsChecked) {
   ExpectRefused(message, "spec.dynamic_batching.max_delay_seconds", "must be 0 to 60, got nan");
 }
 
+TEST(SpecConvert, APlanIsRefusedForTheBatchingThatAPipelineIsRefusedFor) {
+  for (const char* batching : {"max_rows: 0", "max_rows: 65537", "max_rows: 8 micro_batch_rows: 9", "max_rows: -1",
+                               "micro_batch_rows: 0", "max_delay_seconds: -1", "max_delay_seconds: inf"}) {
+    v1::PlanPipelineRequest request;
+    *request.mutable_spec() = Parse(absl::StrCat("dynamic_batching { ", batching, " }"));
+    const absl::Status refused = FromProto(request).status();
+    EXPECT_EQ(ReasonOf(refused), "SPEC_INVALID") << batching;
+    EXPECT_EQ(refused, FromProto(request.spec()).status()) << batching;
+  }
+}
+
 TEST(SpecConvert, ChunksAndCheckpointInTheAncestorsWords) {
   for (const int chunks : {0, -1}) {
     v1::PipelineSpec message;
