@@ -1,11 +1,14 @@
 #pragma once
 
-// CLI11, with whole numbers as they are given: by itself it takes the nearest of 64 bits for one that does not fit,
-// 2^64 - 1 for -1 where there is no sign, and 8 for 010. Files of this room include it instead of CLI11's own header.
+// CLI11, with numbers as they are given: by itself it takes the nearest of 64 bits for a whole one that does not fit,
+// 2^64 - 1 for -1 where there is no sign, 8 for 010, and for an empty text 0 or what is there without the option. Files of
+// this room include it instead of CLI11's own header.
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 
@@ -35,6 +38,68 @@ inline bool integral_conversion<std::int64_t>(const std::string& input, std::int
 template <>
 inline bool integral_conversion<std::uint64_t>(const std::string& input, std::uint64_t& output) noexcept {
   return penstock::ReadWholeNumber(input, &output);
+}
+
+}  // namespace CLI::detail
+
+namespace penstock {
+
+template <typename Number>
+bool ReadNumber(const std::string& text, Number* number) {
+  return !text.empty() && CLI::detail::lexical_cast(text, *number);
+}
+
+template <typename Number>
+bool ReadOptional(const std::vector<std::string>& texts, std::optional<Number>* number) {
+  return ReadNumber(texts.at(0), &number->emplace());
+}
+
+}  // namespace penstock
+
+namespace CLI::detail {
+
+template <>
+inline bool lexical_assign<int, int>(const std::string& input, int& output) {
+  return penstock::ReadNumber(input, &output);
+}
+
+template <>
+inline bool lexical_assign<std::int64_t, std::int64_t>(const std::string& input, std::int64_t& output) {
+  return penstock::ReadNumber(input, &output);
+}
+
+template <>
+inline bool lexical_assign<std::uint64_t, std::uint64_t>(const std::string& input, std::uint64_t& output) {
+  return penstock::ReadNumber(input, &output);
+}
+
+template <>
+inline bool lexical_assign<double, double>(const std::string& input, double& output) {
+  return penstock::ReadNumber(input, &output);
+}
+
+template <>
+inline bool lexical_conversion<std::optional<int>, std::optional<int>>(const std::vector<std::string>& strings,
+                                                                       std::optional<int>& output) {
+  return penstock::ReadOptional(strings, &output);
+}
+
+template <>
+inline bool lexical_conversion<std::optional<std::int64_t>, std::optional<std::int64_t>>(
+    const std::vector<std::string>& strings, std::optional<std::int64_t>& output) {
+  return penstock::ReadOptional(strings, &output);
+}
+
+template <>
+inline bool lexical_conversion<std::optional<std::uint64_t>, std::optional<std::uint64_t>>(
+    const std::vector<std::string>& strings, std::optional<std::uint64_t>& output) {
+  return penstock::ReadOptional(strings, &output);
+}
+
+template <>
+inline bool lexical_conversion<std::optional<double>, std::optional<double>>(const std::vector<std::string>& strings,
+                                                                             std::optional<double>& output) {
+  return penstock::ReadOptional(strings, &output);
 }
 
 }  // namespace CLI::detail

@@ -156,7 +156,7 @@ std::string ProblemOf(const CLI::ParseError& error) {
   absl::string_view problem = error.what();
   if (!absl::ConsumePrefix(&problem, "Could not convert: ")) return error.what();
   const std::pair<std::string, std::string> parts = absl::StrSplit(problem, absl::MaxSplits(" = ", 1));
-  return absl::StrCat(parts.first, ": takes no such value, got ", parts.second);
+  return absl::StrCat(parts.first, ": takes no such value, got ", parts.second.empty() ? "''" : parts.second);
 }
 
 // Parses; returns an exit code if there is nothing to run. The only place that meets CLI11's exceptions.

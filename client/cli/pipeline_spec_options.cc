@@ -156,6 +156,25 @@ absl::Status PutSchedule(const PipelineSpecOptions& o, Session& session, v1::Sch
   return absl::OkStatus();
 }
 
+// Any of its options asks for batching, unless the flag says that there is to be none.
+absl::Status PutBatching(const PipelineSpecOptions& o, v1::PipelineSpec* spec) {
+  const bool off = o.dynamic_batching_given && !o.dynamic_batching;
+  if (off) spec->clear_dynamic_batching();
+  if (o.dynamic_batching) spec->mutable_dynamic_batching();
+  const auto put = [&](std::string_view option, const auto& given, const auto& set) -> absl::Status {
+    if (!given.has_value()) return absl::OkStatus();
+    if (off) {
+      return UsageError(option, absl::StrCat("belongs to --dynamic-batching, which is false, got ", *given));
+    }
+    (spec->mutable_dynamic_batching()->*set)(*given);
+    return absl::OkStatus();
+  };
+  using Batching = v1::DynamicBatching;
+  PENSTOCK_RETURN_IF_ERROR(put("--batch-rows", o.batch_rows, &Batching::set_max_rows));
+  PENSTOCK_RETURN_IF_ERROR(put("--batch-micro-batch-rows", o.batch_micro_batch_rows, &Batching::set_micro_batch_rows));
+  return put("--batch-delay", o.batch_delay, &Batching::set_max_delay_seconds);
+}
+
 }  // namespace
 
 void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
@@ -236,13 +255,14 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("X");
   command->add_option("--inference-max-wait", o->inference_max_wait, "Until it may; 0: as long as it takes alone")
       ->type_name("SECONDS");
-  command->add_flag("--dynamic-batching", o->dynamic_batching, "Requests of inference that wait together run as one");
+  command->add_flag("--dynamic-batching", o->dynamic_batching, "Requests of inference that wait together run as one")
+      ->each([o](const std::string&) { o->dynamic_batching_given = true; });
   command->add_option("--batch-rows", o->batch_rows, "Of a batch of requests at most; unset: 64")->type_name("N");
   command->add_option("--batch-micro-batch-rows", o->batch_micro_batch_rows, "That it is split into for the stages")
       ->type_name("N");
   command
       ->add_option("--batch-delay", o->batch_delay,
-                   "That a request waits for others where it could run; unset: on one lane, after a batch, an eighth "
+                   "That a request waits for others where it could run; unset: on one lane, after a batch, a quarter "
                    "of its time")
       ->type_name("SECONDS");
 }
@@ -280,12 +300,7 @@ absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o,
   if (o.inference_share.has_value()) spec.mutable_bubble_filling()->set_inference_share(*o.inference_share);
   if (o.inference_max_wait.has_value()) spec.mutable_bubble_filling()->set_max_wait_seconds(*o.inference_max_wait);
   if (o.planning_seconds.has_value()) spec.set_planning_seconds(*o.planning_seconds);
-  if (o.dynamic_batching) spec.mutable_dynamic_batching();
-  if (o.batch_rows.has_value()) spec.mutable_dynamic_batching()->set_max_rows(*o.batch_rows);
-  if (o.batch_micro_batch_rows.has_value()) {
-    spec.mutable_dynamic_batching()->set_micro_batch_rows(*o.batch_micro_batch_rows);
-  }
-  if (o.batch_delay.has_value()) spec.mutable_dynamic_batching()->set_max_delay_seconds(*o.batch_delay);
+  PENSTOCK_RETURN_IF_ERROR(PutBatching(o, &spec));
   return spec;
 }
 

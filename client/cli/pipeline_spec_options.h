@@ -55,6 +55,7 @@ struct PipelineSpecOptions {
   std::optional<double> inference_share;
   std::optional<double> inference_max_wait;
   bool dynamic_batching = false;
+  bool dynamic_batching_given = false;  // as true or false
   std::optional<int64_t> batch_rows;
   std::optional<int64_t> batch_micro_batch_rows;
   std::optional<double> batch_delay;

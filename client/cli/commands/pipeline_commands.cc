@@ -6,6 +6,7 @@
 #include "client/cli/checkpoint_name.h"
 #include "client/cli/command_table.h"
 #include "client/cli/creation_watch.h"
+#include "client/cli/exit_code.h"
 #include "client/cli/help_text.h"
 #include "client/cli/optimizer_options.h"
 #include "client/cli/pipeline_spec_options.h"
@@ -61,6 +62,10 @@ absl::Status Create(const CreateOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(),
                             BuildPipelineSpec(options.spec, session, /*needs_model=*/!from_checkpoint));
   if (from_checkpoint) {
+    if (options.spec.dynamic_batching_given && !options.spec.dynamic_batching) {
+      return UsageError("--dynamic-batching",
+                        "can't take back what the specification of --from-checkpoint says, got false");
+    }
     PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_from_checkpoint(),
                               CheckpointName(options.from_checkpoint, "--from-checkpoint"));
   }

@@ -227,6 +227,55 @@ TEST_F(CommandLineTest, CreateSendsWhatTheOptionsSay) {
   EXPECT_EQ(spec.dynamic_batching().max_delay_seconds(), 0.5);
 }
 
+TEST_F(CommandLineTest, AnEmptyTextIsNoNumber) {
+  for (const auto& [words, option] :
+       std::vector<std::pair<std::string, std::string>>{{"pipeline create x --model gpt", "--batch-rows"},
+                                                        {"pipeline create x --model gpt", "--batch-micro-batch-rows"},
+                                                        {"pipeline create x --model gpt", "--batch-delay"},
+                                                        {"pipeline create x --model gpt", "--stages"},
+                                                        {"pipeline create x --model gpt", "--seed"},
+                                                        {"pipeline create x --model gpt", "--balance"},
+                                                        {"pipeline create x --model gpt", "--class-weights"},
+                                                        {"pipeline create x --model gpt", "--learning-rate"},
+                                                        {"pipeline plan --model gpt", "--batch-rows"},
+                                                        {"pipeline plan --model gpt", "--max-chunks"},
+                                                        {"train gpt --text x", "--steps"},
+                                                        {"infer gpt --prompt x", "--temperature"}}) {
+    std::ostringstream out;
+    std::vector<std::string> arguments = absl::StrSplit(words, ' ');
+    arguments.insert(arguments.end(), {option, ""});
+    EXPECT_EQ(RunInto(out, arguments), 2) << words << " " << option;
+    EXPECT_THAT(err_, HasSubstr(option + ": "));
+    EXPECT_THAT(err_, HasSubstr(", got"));
+  }
+  EXPECT_EQ(daemon_.LastCreate().pipeline_id(), "");
+  std::ostringstream out;
+  EXPECT_EQ(RunInto(out, {"pipeline", "create", "x", "--model", "gpt", "--batch-rows", ""}), 2);
+  EXPECT_THAT(err_, HasSubstr("--batch-rows: takes no such value, got ''\n"));
+}
+
+TEST_F(CommandLineTest, WhatBelongsToBatchingDoesNotGoWithItsRefusal) {
+  const std::string create = "pipeline create x --model gpt --dynamic-batching=false ";
+  for (const auto& [option, value] : std::vector<std::pair<std::string, std::string>>{
+           {"--batch-rows", "2"}, {"--batch-micro-batch-rows", "3"}, {"--batch-delay", "0.5"}}) {
+    EXPECT_EQ(Run(absl::StrCat(create, option, " ", value)), 2);
+    EXPECT_THAT(err_, HasSubstr(absl::StrCat(option, ": belongs to --dynamic-batching, which is false, got ", value)));
+    EXPECT_EQ(Run(absl::StrCat("pipeline plan --model gpt --dynamic-batching=false ", option, "=", value)), 2);
+  }
+  EXPECT_EQ(Run("pipeline create x --from-checkpoint gpt/step-1 --dynamic-batching=false"), 2);
+  EXPECT_THAT(err_, HasSubstr("--dynamic-batching: can't take back"));
+  EXPECT_EQ(daemon_.LastCreate().pipeline_id(), "");
+
+  EXPECT_EQ(Run(create), 0) << err_;
+  EXPECT_FALSE(daemon_.LastCreate().spec().has_dynamic_batching());
+  const std::string spec = " --spec " + TemporaryFile("batched", R"({"dynamicBatching": {"maxRows": "8"}})");
+  EXPECT_EQ(Run(create + spec), 0) << err_;
+  EXPECT_FALSE(daemon_.LastCreate().spec().has_dynamic_batching()) << "options go over the file";
+  EXPECT_EQ(Run("pipeline create x --model gpt --dynamic-batching --batch-delay 1" + spec), 0) << err_;
+  EXPECT_EQ(daemon_.LastCreate().spec().dynamic_batching().max_rows(), 8);
+  EXPECT_EQ(daemon_.LastCreate().spec().dynamic_batching().max_delay_seconds(), 1);
+}
+
 TEST_F(CommandLineTest, AnOptimizerIsDescribedAndUpdated) {
   EXPECT_EQ(Run("pipeline create small --model gpt --optimizer rmsprop --optimizer-option centered=true "
                 "--rate-schedule step --rate-step-size 30 --rate-gamma 0.5 --warmup-steps 3 "
