@@ -55,7 +55,7 @@ class SpecArguments(TypedDict, total=False):
     bubble_filling: bool | None
     inference_share: float | None
     inference_max_wait: float | None
-    dynamic_batching: bool
+    dynamic_batching: bool | None
     batch_rows: int | None
     batch_micro_batch_rows: int | None
     batch_delay: float | None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict, Union
 
+from penstock.batching import batching_spec
 from penstock.v1 import model_pb2, pipeline_pb2
 
 OptionValue = Union[bool, int, float, str]
@@ -300,7 +301,7 @@ def pipeline_spec(
     bubble_filling: bool | None = None,
     inference_share: float | None = None,
     inference_max_wait: float | None = None,
-    dynamic_batching: bool = False,
+    dynamic_batching: bool | None = None,
     batch_rows: int | None = None,
     batch_micro_batch_rows: int | None = None,
     batch_delay: float | None = None,
@@ -310,8 +311,9 @@ def pipeline_spec(
     a pipeline that is made from a checkpoint.
 
     Raises:
-        ValueError: the checkpoint mode, cuts, cut_cost or cut_method is unknown. Everything else is the daemon's to
-            judge.
+        TypeError: dynamic_batching or one of its bounds is of another type.
+        ValueError: the checkpoint mode, cuts, cut_cost or cut_method is unknown, or a bound of batches is given beside a
+            dynamic_batching of ``False``. Everything else is the daemon's to judge.
     """
     what = model_spec(model, options)
     what.ties.extend(pipeline_pb2.TieSpec(parameters=parameters) for parameters in ties)
@@ -320,9 +322,6 @@ def pipeline_spec(
     what.tuple_as_one_argument = tuple_as_one_argument
     what.dtype = dtype
     what.autocast = autocast
-    batching = pipeline_pb2.DynamicBatching(
-        max_rows=batch_rows, micro_batch_rows=batch_micro_batch_rows, max_delay_seconds=batch_delay
-    )
     rate = rate_spec(learning_rate_schedule, warmup_steps, total_steps, final_ratio, step_size, gamma, power)
     return pipeline_pb2.PipelineSpec(
         model=what,
@@ -361,5 +360,5 @@ def pipeline_spec(
             max_wait_seconds=inference_max_wait,
         ),
         planning_seconds=planning_seconds,
-        dynamic_batching=batching if dynamic_batching or batching.ListFields() else None,
+        dynamic_batching=batching_spec(dynamic_batching, batch_rows, batch_micro_batch_rows, batch_delay),
     )

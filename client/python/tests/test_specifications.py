@@ -69,6 +69,40 @@ def test_a_specification_carries_every_argument(client: penstock.Client, daemon:
 def test_batching_is_on_where_something_asks_for_it() -> None:
     assert not penstock.pipeline_spec().HasField("dynamic_batching")
     assert penstock.pipeline_spec(dynamic_batching=True).HasField("dynamic_batching")
+    assert not penstock.pipeline_spec(dynamic_batching=False).HasField("dynamic_batching")
+    for bound in ("batch_rows", "batch_micro_batch_rows", "batch_delay"):
+        assert penstock.pipeline_spec(**{bound: 2}).HasField("dynamic_batching")
+        with pytest.raises(ValueError, match=f"^{bound}: belongs to dynamic_batching, which is False, got 2"):
+            penstock.pipeline_spec(dynamic_batching=False, **{bound: 2})
+
+
+def test_bounds_of_batches_are_numbers() -> None:
+    batching = penstock.pipeline_spec(
+        batch_rows=np.int64(8), batch_micro_batch_rows=np.int32(2), batch_delay=np.float32(0.5)
+    ).dynamic_batching
+    assert (batching.max_rows, batching.micro_batch_rows, batching.max_delay_seconds) == (8, 2, 0.5)
+    assert penstock.pipeline_spec(batch_delay=1).dynamic_batching.max_delay_seconds == 1
+    assert penstock.pipeline_spec(batch_rows=-1).dynamic_batching.max_rows == -1  # the daemon's to refuse
+    wrongs: tuple[Any, ...] = (1.5, 4.0, np.float64(4), True, np.True_, "4", [4], float("nan"))
+    for bound in ("batch_rows", "batch_micro_batch_rows"):
+        for wrong in wrongs:
+            with pytest.raises(TypeError, match="must be a whole number") as told:
+                penstock.pipeline_spec(**{bound: wrong})
+            assert str(told.value) == f"{bound}: must be a whole number, got {wrong!r}"
+        with pytest.raises(ValueError, match=f"^{bound}: must be an integer of 64 bits, got {2**63}"):
+            penstock.pipeline_spec(**{bound: 2**63})
+    no_numbers: tuple[Any, ...] = (True, np.False_, "4", [4], b"1")
+    for no_number in no_numbers:
+        with pytest.raises(TypeError, match="must be a number of seconds") as told:
+            penstock.pipeline_spec(batch_delay=no_number)
+        assert str(told.value) == f"batch_delay: must be a number of seconds, got {no_number!r}"
+    with pytest.raises(ValueError, match="^batch_delay: must fit float64, got one of 3322 bits"):
+        penstock.pipeline_spec(batch_delay=10**1000)
+    no_bools: tuple[Any, ...] = (1, "no", "", 0.0, [])
+    for no_bool in no_bools:
+        with pytest.raises(TypeError, match="must be True, False or None") as told:
+            penstock.pipeline_spec(dynamic_batching=no_bool)
+        assert str(told.value) == f"dynamic_batching: must be True, False or None, got {no_bool!r}"
 
 
 def test_a_cut_that_is_given_says_how_many_stages_there_are() -> None:

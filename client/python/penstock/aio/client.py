@@ -225,8 +225,8 @@ class Client:
                 0.02.
             inference_max_wait: seconds that it waits before; ``None``: as long as it would take alone.
             dynamic_batching: whether requests of inference that wait together run as one, row behind row. Rows must not
-                depend on one another; results are then equal to a rounding, not bit for bit. Any of the next three
-                switches it on, too.
+                depend on one another; results are then equal to a rounding, not bit for bit. ``None``: if one of the next
+                three is given.
             batch_rows: of all requests of a batch at most; ``None``: 64.
             batch_micro_batch_rows: that a batch is split into for the stages; ``None``: batch_rows over the number of
                 lanes.
