@@ -1,5 +1,6 @@
 #include "server/rpc/convert/status_to_grpc.h"
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <map>
@@ -23,10 +24,19 @@ namespace {
 constexpr size_t kMaxValueBytes = 256;
 constexpr size_t kShortMessageBytes = 128;
 constexpr size_t kMaxIncidents = 1024;  // remembered, so that a stored error is logged once
+// Paths of the daemon's own pages, which are the same everywhere: an error may send its reader there.
+constexpr auto kOwnPages = std::to_array<std::string_view>({"/checkpointz", "/flagz", "/handlez", "/healthz", "/logz",
+                                                            "/metrics", "/queuez", "/readyz", "/statusz", "/tracez"});
 
 bool IsWordPart(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.' || c == '/' ||
          c == '~' || c == '+';
+}
+
+// Nothing less than the whole word: a file below is none.
+bool IsOwnPage(std::string_view path) {
+  while (path.ends_with('.')) path.remove_suffix(1);  // of the sentence
+  return std::find(kOwnPages.begin(), kOwnPages.end(), path) != kOwnPages.end();
 }
 
 // The length of an absolute path or a pointer at the start of `text`, or 0.
@@ -35,6 +45,7 @@ size_t SecretLength(std::string_view text, bool at_word_start) {
   size_t length = 0;
   if (text[0] == '/' && text.size() > 1 && IsWordPart(text[1])) {
     while (length < text.size() && IsWordPart(text[length])) ++length;
+    if (IsOwnPage(text.substr(0, length))) return 0;
   } else if (text.size() > 8 && text[0] == '0' && text[1] == 'x') {
     length = 2;
     while (length < text.size() && absl::ascii_isxdigit(static_cast<unsigned char>(text[length]))) {

@@ -52,7 +52,8 @@ std::string ReasonIn(const grpc::Status& status);
 // nothing for other codes than RESOURCE_EXHAUSTED, and UNAVAILABLE that names a time.
 std::optional<int> RetryPushbackMillis(const absl::Status& status);
 
-// `text` in printable valid UTF-8, without absolute paths and pointers, at most `max_bytes` long.
+// `text` in printable valid UTF-8, without pointers and absolute paths but those of the daemon's own pages, at most
+// `max_bytes` long.
 std::string CleanText(std::string_view text, size_t max_bytes);
 
 }  // namespace penstock

@@ -140,6 +140,18 @@ TEST(StatusToGrpc, IsBoundedWhateverComesIn) {
   InfoOf(answer);
 }
 
+TEST(CleanText, APageOfTheDaemonItselfIsNoPathOfAFile) {
+  for (const char* text : {"the page /logz of --admin-listen sets the level", "/statusz", "see /tracez.",
+                           "ask (/readyz), then /metrics"}) {
+    EXPECT_EQ(CleanText(text, 100), text);
+  }
+  EXPECT_EQ(CleanText("/logz:/etc/passwd", 100), "/logz:(path)");
+  for (const char* path : {"/logz/token", "/logz.txt", "/logz-1", "/logz~", "/logzz", "/log", "/LOGZ", "/logz/",
+                           "/run/logz", "//logz", "/etc/logz", "/metrics/secret", "/memory", "/proc/self/environ"}) {
+    EXPECT_EQ(CleanText("at " + std::string(path) + " now", 100), "at (path) now") << path;
+  }
+}
+
 TEST(CleanText, IsPrintableAndValid) {
   EXPECT_EQ(CleanText("a\nb\x1b[31mc\xff", 100), "a b?[31mc?");
   EXPECT_EQ(CleanText("grün ✓", 100), "grün ✓");
