@@ -10,7 +10,7 @@ import penstock
 import pytest
 
 from daemon_process import Daemon
-from small_models import SEQUENCE, VOCABULARY, WIDTH, create_gpt, create_mlp
+from small_models import MLP, SEQUENCE, VOCABULARY, WIDTH, create_gpt, create_mlp, fresh_name
 
 REQUESTS = 6
 PATIENT = {"batch_delay": 30.0}  # nobody runs before a batch is full, however slow the machine
@@ -90,7 +90,37 @@ def test_weights_of_one_step_are_seen_beside_training(client: penstock.Client, r
     assert {answer.shape for answer in answers} == {(1, WIDTH)}
 
 
-def test_what_can_not_be_batched_is_refused_by_name(client: penstock.Client) -> None:
+@pytest.mark.parametrize(
+    ("bounds", "field"),
+    [
+        ({"batch_rows": 0}, "max_rows"),
+        ({"batch_rows": -1}, "max_rows"),
+        ({"batch_rows": 65537}, "max_rows"),
+        ({"batch_rows": 4, "batch_micro_batch_rows": 5}, "micro_batch_rows"),
+        ({"batch_micro_batch_rows": 0}, "micro_batch_rows"),
+        ({"batch_delay": -0.5}, "max_delay_seconds"),
+        ({"batch_delay": float("nan")}, "max_delay_seconds"),
+    ],
+)
+def test_what_can_not_be_batched_is_refused_by_name(
+    client: penstock.Client, bounds: dict[str, Any], field: str
+) -> None:
+    spec = penstock.pipeline_spec(model="mlp", options={**MLP, "dropout": 0.0}, loss="mean_squared_error", **bounds)
+    for ask in (lambda: client.create_pipeline_from(fresh_name("bad"), spec), lambda: client.plan(spec)):
+        with pytest.raises(penstock.PenstockError) as told:
+            ask()
+        assert (told.value.reason, told.value.values["field"]) == ("SPEC_INVALID", f"spec.dynamic_batching.{field}")
+        assert told.value.values["value"] in str(told.value)
+
+
+def test_who_is_cancelled_while_others_are_awaited_ends_at_once(
+    daemon: Daemon, client: penstock.Client, rows: np.ndarray
+) -> None:
+    pipeline = create_mlp(client, batch_rows=4, **PATIENT)
+    gone = pipeline.submit_infer(rows[:2])
+    assert gone.cancel()
     with pytest.raises(penstock.PenstockError) as told:
-        create_mlp(client, batch_rows=0)
-    assert (told.value.reason, told.value.values["field"]) == ("SPEC_INVALID", "spec.dynamic_batching.max_rows")
+        gone.fetch()
+    assert told.value.reason == "WORK_CANCELLED"
+    assert [output.shape for output in at_once(pipeline, [rows[:2], rows[2:4]])] == [(2, WIDTH)] * 2
+    assert runs(daemon, pipeline) == (2, 1)
