@@ -46,6 +46,17 @@ class TwoBatches(nn.Module):
         return self.proj(query) @ table.T
 
 
+class Scaled(nn.Module):
+    """Takes rows, and a number for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return self.proj(x) * scale
+
+
 def bring(client: penstock.Client, path: pathlib.Path, **changes: Any) -> penstock.Pipeline:
     arguments: dict[str, Any] = {"stages": 2, "micro_batches": 2, **changes}
     return client.create_pipeline(fresh_name("values"), model=client.models.upload(path), **arguments)
@@ -147,3 +158,18 @@ def test_the_rows_of_a_batch_are_those_of_the_models_first_input(client: penstoc
         pipeline.optimizer_step()
         states.append(pipeline.read_parameters())
     assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_what_has_no_rows_is_not_batched_and_a_plan_says_so_too(client: penstock.Client, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / f"{fresh_name('scaled')}.pt2"
+    shapes: dict[str, Any] = {"x": {0: torch.export.Dim("batch", min=1, max=64)}, "scale": {}}
+    example = (torch.ones(2, 4), torch.tensor(2.0))
+    torch.export.save(torch.export.export(Scaled().eval(), example, dynamic_shapes=shapes), path)
+    model = client.models.upload(path)
+    spec = penstock.pipeline_spec(model=model, loss="mean_squared_error", dynamic_batching=True)
+    for ask in (lambda: client.plan(spec), lambda: client.create_pipeline_from(fresh_name("scaled"), spec)):
+        with pytest.raises(PenstockError, match="input scale must have an open number of rows") as told:
+            ask()
+        assert (told.value.reason, told.value.values["field"]) == ("SPEC_INVALID", "spec.dynamic_batching")
+    spec.ClearField("dynamic_batching")
+    assert client.plan(spec).candidates
