@@ -175,11 +175,12 @@ absl::Status PutBatching(const PipelineSpecOptions& o, v1::PipelineSpec* spec) {
   return put("--batch-delay", o.batch_delay, &Batching::set_max_delay_seconds);
 }
 
-}  // namespace
-
-void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
+void AddSpecFile(CLI::App* command, PipelineSpecOptions* o) {
   command->add_option("--spec", o->file, "PipelineSpec as protobuf text or JSON; the options below go over it")
       ->type_name("FILE");
+}
+
+void AddModelOptions(CLI::App* command, PipelineSpecOptions* o) {
   command->add_option("--model", o->model, "Reference model, for example gpt, mlp, resnet, unet, amoebanet")
       ->type_name("NAME");
   command->add_option("--model-program", o->model_program, "Exported program in the model root, for example resnet.pt2")
@@ -202,6 +203,9 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
                     "Running statistics follow mini-batches instead of micro-batches");
   command->add_flag("--tuple-as-one-argument", o->tuple_as_one_argument,
                     "A layer gets several values as one tuple instead of as its arguments");
+}
+
+void AddCutOptions(CLI::App* command, PipelineSpecOptions* o) {
   CLI::Option* stages = command->add_option("--stages", o->stages, "Cut into so many stages by cost")->type_name("N");
   CLI::Option* balance =
       command->add_option("--balance", o->balance, "Cut by hand: layers of each stage, for example 5,5")
@@ -232,7 +236,9 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("METHOD");
   command->add_option("--parameter-scale", o->parameter_scale, "Bytes that a parameter's byte weighs by size")
       ->type_name("X");
-  AddScheduleOptions(command, o);
+}
+
+void AddLearningOptions(CLI::App* command, PipelineSpecOptions* o) {
   command->add_option("--optimizer", o->optimizer, "adagrad, adam, adamw, lion, nadam, rmsprop, sgd; unset: adamw")
       ->type_name("NAME");
   AddOptimizerOptions(command, &o->of_optimizer);
@@ -248,6 +254,9 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->add_option("--loss-output", o->loss_output, "Output that the loss is of, by name or position; unset: the first")
       ->type_name("OUTPUT");
   command->add_option("--seed", o->seed, "Of weights and dropout")->type_name("N");
+}
+
+void AddInferenceOptions(CLI::App* command, PipelineSpecOptions* o) {
   command->add_option("--bubble-filling", o->bubble_filling, "Inference in the gaps of training: on, off")
       ->check(CLI::IsMember({"on", "off"}))
       ->type_name("MODE");
@@ -265,6 +274,24 @@ void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* o) {
                    "That a request waits for others where it could run; unset: on one lane, after a batch, a quarter "
                    "of its time")
       ->type_name("SECONDS");
+}
+
+}  // namespace
+
+void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* options) {
+  AddSpecFile(command, options);
+  AddModelOptions(command, options);
+  AddCutOptions(command, options);
+  AddScheduleOptions(command, options);
+  AddLearningOptions(command, options);
+  AddInferenceOptions(command, options);
+}
+
+void AddReplanOptions(CLI::App* command, PipelineSpecOptions* options) {
+  AddSpecFile(command, options);
+  AddCutOptions(command, options);
+  AddScheduleOptions(command, options);
+  AddInferenceOptions(command, options);
 }
 
 absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& o, Session& session, bool needs_model) {

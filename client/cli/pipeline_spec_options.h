@@ -63,6 +63,8 @@ struct PipelineSpecOptions {
 };
 
 void AddPipelineSpecOptions(CLI::App* command, PipelineSpecOptions* options);
+// Those that an update may change.
+void AddReplanOptions(CLI::App* command, PipelineSpecOptions* options);
 
 // The file's specification with the options over it. A usage error names the option. `needs_model`: one must be named.
 absl::StatusOr<v1::PipelineSpec> BuildPipelineSpec(const PipelineSpecOptions& options, Session& session,

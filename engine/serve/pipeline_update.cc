@@ -78,7 +78,14 @@ void PipelineTable::Update(CallContext context, std::string name, PipelineRecipe
   const absl::StatusOr<bool> met = MetBefore(update->key, context.payload_digest);
   if (!met.ok()) return done(met.status());
   if (*met) return done(Get(name));
-  update->join = Begin(update->key, context, std::move(done), start);
+  update->join = Begin(
+      update->key, context,
+      [name, done = std::move(done)](absl::StatusOr<PipelineEntry> entry) {
+        // Of a retry: the pipeline that was updated then may be gone.
+        const bool gone = entry.ok() && entry->pipeline == nullptr && entry->state == PipelineEntry::State::kReady;
+        done(gone ? PipelineNotFound(name) : std::move(entry));
+      },
+      start);
   if (update->join == nullptr) return;
   const auto planning =
       std::make_shared<Planning>(builder_.options().clock, update->recipe.spec.limits.planning_seconds,
@@ -117,16 +124,19 @@ void PipelineTable::MakeNext(const UpdatePointer& update, Planning* planning) {
     if (registry != nullptr && metrics != nullptr) registry->AddPipeline(metrics);
   };
   // Without a request_id: retries are this table's, where the engine is made once.
-  pipeline->Update({.caller = update->key.caller, .session = update->session},
-                   {.engine = engine, .done = std::move(swapped)},
-                   [this, update](const absl::StatusOr<StateAnswer>& answer) {
-                     // A success comes on the thread that trains, which waits for no disk. Before a deletion of the
-                     // pipeline goes on there.
-                     const absl::Status posted = Guarded("the end of an update", [&] {
-                       if (answer.ok()) deletions_.Post([this, update] { EndUpdate(update, absl::OkStatus()); });
-                     });
-                     if (!answer.ok() || !posted.ok()) EndUpdate(update, answer.status());
-                   });
+  pipeline->Update(
+      {.caller = update->key.caller, .session = update->session}, {.engine = engine, .done = std::move(swapped)},
+      [this, update, engine](const absl::StatusOr<StateAnswer>& answer) {
+        if (!answer.ok()) {  // what nobody needs is gone before the caller hears
+          engine->pipeline = nullptr;
+          engine->held = nullptr;
+          return EndUpdate(update, answer.status());
+        }
+        // On the thread that trains, which waits for no disk. Before a deletion of the pipeline goes on there.
+        const absl::Status posted = Guarded(
+            "the end of an update", [&] { deletions_.Post([this, update] { EndUpdate(update, absl::OkStatus()); }); });
+        if (!posted.ok()) EndUpdate(update, absl::OkStatus());
+      });
 }
 
 absl::Status PipelineTable::RecordUpdate(const UpdateJob& update) const {

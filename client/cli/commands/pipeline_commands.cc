@@ -238,7 +238,6 @@ void AddUpdateOptimizer(CommandTable& table, CLI::App* group) {
 struct ReplanOptions {
   std::string name;
   std::string sample;
-  bool no_batching = false;
   bool dry_run = false;
   PipelineSpecOptions spec;
 };
@@ -248,7 +247,7 @@ absl::Status Replan(const ReplanOptions& options, Session& session) {
   request.set_name(PipelineName(options.name));
   request.set_request_id(session.options().request_id);
   request.set_validate_only(options.dry_run);
-  request.set_no_dynamic_batching(options.no_batching);
+  request.set_no_dynamic_batching(options.spec.dynamic_batching_given && !options.spec.dynamic_batching);
   PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(), BuildPipelineSpec(options.spec, session, /*needs_model=*/false));
   if (!options.sample.empty()) {
     PENSTOCK_RETURN_IF_ERROR(ReadSample(options.sample, session, request.mutable_sample()));
@@ -276,13 +275,12 @@ void AddReplan(CommandTable& table, CLI::App* group) {
       "Give a pipeline another cut, schedule, devices or batching while it serves; what is not said stays as it is",
       "penstock pipeline replan gpt --stages 4 --schedule zb-h1\n"
       "penstock pipeline replan gpt --batch-rows 32 --dry-run\n"
-      "penstock pipeline replan gpt --no-batching");
+      "penstock pipeline replan gpt --dynamic-batching=false");
   auto options = std::make_shared<ReplanOptions>();
   command->add_option("PIPELINE", options->name, "Name of the pipeline")->required();
-  command->add_flag("--no-batching", options->no_batching, "Each request of inference runs by itself from then on");
   command->add_flag("--dry-run", options->dry_run, "Show the plan and change nothing");
   AddSampleOption(command, &options->sample);
-  AddPipelineSpecOptions(command, &options->spec);
+  AddReplanOptions(command, &options->spec);
   table.Run(command, [options](Session& session) { return Replan(*options, session); });
 }
 

@@ -222,7 +222,6 @@ class PipelineState(PipelineResource):
     def replan(
         self,
         *,
-        no_batching: bool = False,
         sample: Inputs = None,
         sample_target: InputValue = None,
         if_unchanged: bool = False,
@@ -240,13 +239,12 @@ class PipelineState(PipelineResource):
         planner chooses the rest anew, but the number of micro-batches.
 
         Args:
-            no_batching: each request of inference runs by itself from then on.
             sample, sample_target: as of :meth:`Client.create_pipeline`.
             if_unchanged: refuse (ETAG_MISMATCH) if somebody has changed the pipeline since it was last looked at here.
             timeout: seconds for all of the call; ``None``: 100 beside the planner's. When they are over, the daemon goes
                 on.
             arguments: those of :meth:`Client.create_pipeline` about cut, devices, schedule, batching and the filling of
-                bubbles; no others.
+                bubbles; no others. ``dynamic_batching=False``: each request of inference runs by itself from then on.
 
         Returns:
             The pipeline as it is then, with its ``plan``.
@@ -259,7 +257,8 @@ class PipelineState(PipelineResource):
         """
         spec = pipeline_spec(**{"model": None, **arguments})
         deadline = planning_deadline(spec, timeout)
-        request = update_request(self.message, spec, no_batching, sample, sample_target, if_unchanged)
+        off = arguments.get("dynamic_batching") is False
+        request = update_request(self.message, spec, off, sample, sample_target, if_unchanged)
         self.message = self._connection.unary(
             "PipelineService/UpdatePipeline", request, pipeline_pb2.Pipeline, deadline, deadline.left()
         )

@@ -252,7 +252,7 @@ def test_replan_sends_what_shall_be_different_and_nothing_else(client: penstock.
     assert request.spec.cut.stages == 2 and request.spec.schedule.kind == "zb-h1"
     assert request.spec.dynamic_batching.max_rows == 8 and not request.no_dynamic_batching
     assert answer == pipeline.message and pipeline.message.etag == "1-2"
-    pipeline.replan(no_batching=True, if_unchanged=True)
+    pipeline.replan(dynamic_batching=False, if_unchanged=True)
     request = daemon.requests["UpdatePipeline"][1]
     assert request.no_dynamic_batching and request.etag == "1-2"
 

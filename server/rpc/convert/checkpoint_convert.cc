@@ -165,6 +165,10 @@ absl::StatusOr<CheckpointSpecifications> SpecificationFrom(const CheckpointInfo&
     if (!cut_by_hand && !by_devices) {
       spec.clear_cut();
       *spec.mutable_cut()->mutable_balance() = kept->balance();
+      // A cut by cost uses fewer devices than lanes in turn; a balance wants one for each.
+      const int lanes = kept->balance_size() / std::max(1, kept->schedule().chunks());
+      const int named = spec.devices_size();
+      for (int lane = named; named > 0 && lane < lanes; ++lane) *spec.add_devices() = spec.devices(lane % named);
     }
   } else if (!spec.schedule().has_micro_batches() && spec.schedule().actions().empty()) {
     spec.mutable_schedule()->set_micro_batches(kept->schedule().micro_batches());

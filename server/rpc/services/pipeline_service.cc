@@ -313,7 +313,9 @@ absl::Status PipelineServiceImpl::Replan(const UnaryCallPtr<v1::UpdatePipelineRe
   if (request.has_sample()) {
     PENSTOCK_ASSIGN_OR_RETURN(recipe.spec.sample, ReadSample(request.sample()));
   }
+  const Epoch epoch = environment_.handles->epoch();
   if (request.validate_only()) {
+    PENSTOCK_RETURN_IF_ERROR(CheckEtag(entry, epoch, request.etag(), entry.version));
     environment_.pipelines->Plan(
         call->caller(), recipe.spec, CancelOf(*call),
         [call, name, spec = recipe.spec](absl::StatusOr<Plan> plan) { call->Answer(PlannedOnly(name, spec, plan)); });
@@ -324,7 +326,6 @@ absl::Status PipelineServiceImpl::Replan(const UnaryCallPtr<v1::UpdatePipelineRe
   context.request_id = request.request_id();
   context.session = call->session();
   context.payload_digest = PayloadDigest(request);
-  const Epoch epoch = environment_.handles->epoch();
   const auto accept = [&](const PipelineEntry& now) { return CheckEtag(now, epoch, request.etag(), entry.version); };
   environment_.pipelines->Update(std::move(context), name, std::move(recipe), accept,
                                  [call, epoch](absl::StatusOr<PipelineEntry> updated) {

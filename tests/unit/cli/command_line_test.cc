@@ -343,7 +343,7 @@ TEST_F(CommandLineTest, ReplanSendsWhatIsSaidAndNothingElse) {
   EXPECT_FALSE(request.no_dynamic_batching());
   EXPECT_FALSE(request.validate_only());
   EXPECT_THAT(err_, HasSubstr("changed the plan of pipelines/gpt"));
-  EXPECT_EQ(Run("pipeline replan pipelines/gpt --no-batching --dry-run"), 0) << err_;
+  EXPECT_EQ(Run("pipeline replan pipelines/gpt --dynamic-batching=false --dry-run"), 0) << err_;
   request = daemon_.LastReplan();
   EXPECT_TRUE(request.no_dynamic_batching());
   EXPECT_TRUE(request.validate_only());

@@ -227,14 +227,14 @@ TEST_F(TableUpdateTest, MemoryOfTheOldOneComesBackAndTooLittleForBothRefusesIt) 
 TEST_F(TableUpdateTest, OneAtATimeAndOnlyOfWhatIsAcceptedAndARetryIsNotAskedAgain) {
   absl::Notification building;
   absl::Notification go;
-  before_create_ = [&](const Pipeline::Options&) {
+  before_create_ = [&](const Pipeline::Options&) {  // of the first
+    if (building.HasBeenNotified()) return;
     building.Notify();
     go.WaitForNotification();
   };
   const auto refused = [](const PipelineEntry&) { return absl::AbortedError("another one"); };
   const auto first = Start("fake", "3f0e8a52-93c1-4f6e-9d3f-0a1b2c3d4e5f");
   building.WaitForNotification();
-  before_create_ = nullptr;
   EXPECT_EQ(ReasonOf(End(Start()).status()), "PIPELINE_NOT_READY");
   const auto again = Start("fake", "3f0e8a52-93c1-4f6e-9d3f-0a1b2c3d4e5f", {}, refused);  // joins the first
   EXPECT_FALSE(again->done.HasBeenNotified());
@@ -294,7 +294,6 @@ TEST_F(TableUpdateTest, ADeletionEndsOneThatIsBeingMadeAndWaitsForNoneOfIt) {
   };
   const auto update = Start();
   building.WaitForNotification();
-  before_create_ = nullptr;
   gpt_.reset();
   ASSERT_TRUE(Delete("gpt", /*force=*/true).ok());
   EXPECT_EQ(memory_.bytes(), 0) << "the one that stood is gone";
