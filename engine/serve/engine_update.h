@@ -25,7 +25,8 @@ class InferenceLoop;
 //            checkpoint is where the update is decided: a crash before it finds the old engine, one behind it the new one.
 // Owns:      what goes with the engine that stands (MadeEngine::held).
 // Threads:   Run() from the training thread. All that it is made of outlives it.
-// Fails:     With nothing changed: HOST_MEMORY for the copy; MODEL_MISMATCH where the engines are not of one model; as AutomaticCheckpoints::SaveNow().
+// Fails:     With nothing changed: HOST_MEMORY for the copy; MODEL_MISMATCH where the engines are not of one model; as
+//            AutomaticCheckpoints::SaveNow().
 class EngineUpdate {
  public:
   // `automatic`: null without a journal. `held`: of the engine that stands.
@@ -52,7 +53,7 @@ class EngineUpdate {
   std::shared_ptr<const void> held_;
 };
 
-// What an engine's inference is batched by, and what of it the counts of its queues say.
+// How an engine's inference is batched.
 BatchLimits BatchLimitsOf(const std::optional<DynamicBatchingSpec>& spec, const Plan& plan);
 int64_t MicroBatchRowsOf(const std::optional<DynamicBatchingSpec>& spec, const Plan& plan);
 

@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -14,7 +13,6 @@
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/observe/metrics_registry.h"
-#include "engine/plan/planner.h"
 #include "engine/plan/planning.h"
 #include "engine/serve/pipeline_errors.h"
 #include "engine/serve/pipeline_table.h"
@@ -62,8 +60,9 @@ void PipelineTable::Update(CallContext context, std::string name, PipelineRecipe
     const auto found = entries_.find(name);
     if (found == entries_.end()) return PipelineNotFound(name);
     const PipelineEntry& entry = found->second;
-    if (entry.state != PipelineEntry::State::kReady || entry.pipeline == nullptr)
+    if (entry.state != PipelineEntry::State::kReady || entry.pipeline == nullptr) {
       return NotReady(name, " does not serve");
+    }
     PENSTOCK_RETURN_IF_ERROR(entry.pipeline->pipeline().health());
     Making& making = makings_[name];
     if (making.updating) return NotReady(name, " is being updated by another call");
@@ -87,10 +86,10 @@ void PipelineTable::Update(CallContext context, std::string name, PipelineRecipe
       },
       start);
   if (update->join == nullptr) return;
-  const auto planning =
-      std::make_shared<Planning>(builder_.options().clock, update->recipe.spec.limits.planning_seconds,
-                                 [this, update] { return IsDraining() || !Serves(*update); });
   const absl::Status posted = Guarded("the update of a pipeline", [&] {
+    const auto planning =
+        std::make_shared<Planning>(builder_.options().clock, update->recipe.spec.limits.planning_seconds,
+                                   [this, update] { return IsDraining() || !Serves(*update); });
     creations_.Post([this, update, planning] {
       creations_.HoldTurn(TurnOf(update->recipe.spec));
       const absl::Status made = Guarded("the update of a pipeline", [&] { MakeNext(update, planning.get()); });
