@@ -60,6 +60,14 @@ void ExpectSame(const Trained& a, const Trained& b) {
   EXPECT_TRUE(Same(a.state, b.state)) << "to the last bit";
 }
 
+TEST(PipelineUpdateOverRanks, IsRefusedAndThePipelineServesOn) {
+  ReformingTable gpt;
+  ASSERT_TRUE(gpt.Create().ok());
+  EXPECT_EQ(ReasonOf(gpt.Update()), "FEATURE_DISABLED");
+  EXPECT_EQ(gpt.builds, 1);
+  EXPECT_TRUE(gpt.TrainStep("1", 1).ok());
+}
+
 TEST(PipelineReforming, TrainingGoesOnAsIfNoRankHadBeenLost) {
   const Trained whole = Train(/*lose_at=*/-1);
   ASSERT_EQ(whole.builds, 1);

@@ -93,6 +93,12 @@ class ReformingTable {
                      [done](const absl::StatusOr<PipelineEntry>& made) { done(made.status()); });
     });
   }
+  absl::Status Update() {
+    return Wait([&](auto done) {
+      table_->Update({.caller = "ann"}, "gpt", Recipe(), nullptr,
+                     [done](const absl::StatusOr<PipelineEntry>& updated) { done(updated.status()); });
+    });
+  }
   void StartDelete(std::function<void(absl::Status)> done) {
     table_->Delete({.caller = "ann"}, "gpt", /*force=*/true, /*purge=*/true, std::move(done));
   }
