@@ -254,7 +254,8 @@ class PipelineState(PipelineResource):
                 ETAG_MISMATCH; FEATURE_DISABLED for stages on several ranks.
             DeadlineError: it took more than ``timeout`` seconds.
         """
-        spec = pipeline_spec(**{"model": None, **arguments})
+        arguments.setdefault("model", None)
+        spec = pipeline_spec(**arguments)
         deadline = planning_deadline(spec, timeout)
         off = arguments.get("dynamic_batching") is False
         request = update_request(self.message, spec, off, sample, sample_target, if_unchanged)
