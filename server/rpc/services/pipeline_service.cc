@@ -60,6 +60,12 @@ absl::StatusOr<Value> SampleValue(const InputSource& source, const std::string& 
   return InvalidField(field, "must be in the message", "a handle");
 }
 
+absl::Status HasChanged(const std::string& name) {
+  return Error(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+               absl::StrCat("pipeline ", name, " has changed since the call came: ask again"))
+      .With("pipeline", name);
+}
+
 // Whether a pipeline is what the caller has seen, where it says so, and what the call has read.
 absl::Status CheckEtag(const PipelineEntry& now, Epoch epoch, const std::string& given, uint64_t read) {
   const std::string etag = EtagOf(now, epoch);
@@ -70,9 +76,7 @@ absl::Status CheckEtag(const PipelineEntry& now, Epoch epoch, const std::string&
         .With("value", Shortened(given));
   }
   if (now.version == read) return absl::OkStatus();
-  return Error(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
-               absl::StrCat("pipeline ", now.name, " has changed since the call came: ask again"))
-      .With("pipeline", now.name);
+  return HasChanged(now.name);
 }
 
 // Of a call that makes nothing: the pipeline as it would be.
@@ -309,6 +313,7 @@ absl::Status PipelineServiceImpl::Replan(const UnaryCallPtr<v1::UpdatePipelineRe
   // Its own error where it is not there or does not serve.
   PENSTOCK_RETURN_IF_ERROR(environment_.pipelines->Find(name).status());
   PENSTOCK_ASSIGN_OR_RETURN(const PipelineEntry entry, environment_.pipelines->Get(name));
+  if (entry.pipeline == nullptr) return HasChanged(name);  // it was deleted, or has lost a rank, between the two
   PENSTOCK_ASSIGN_OR_RETURN(PipelineRecipe recipe, RecipeOver(entry, request));
   if (request.has_sample()) {
     PENSTOCK_ASSIGN_OR_RETURN(recipe.spec.sample, ReadSample(request.sample()));
