@@ -74,7 +74,7 @@ def steps(daemon: Any, client: Any, rounds: int) -> None:
     sizes = {"layers": 2, "width": WIDTH}
     pipeline = client.create_pipeline("wide", model="mlp", options=sizes, stages=1, schedule="1f1b", micro_batches=4, loss="mean_squared_error")
     array = np.random.default_rng(1).standard_normal((ROWS, WIDTH), np.float32)
-    kept = pipeline.put({"input": array, "target": array})
+    kept = pipeline.put({"input": array, "target": array}, lease=3600)  # renewed by nobody
     target = tensor_pb2.Input(name="target", handle=tensor_pb2.HandleTensor(handle=kept.name, tensor="target"))
     here = tensor_pb2.Input(name="input", handle=tensor_pb2.HandleTensor(handle=kept.name, tensor="input"))
 
