@@ -3,10 +3,11 @@ find_program(PENSTOCK_CCACHE ccache)
 if(PENSTOCK_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Paths relative to the source tree, so that build folders share objects.
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
-      "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${PENSTOCK_CCACHE}")
+      "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+      "${PENSTOCK_CCACHE}")
 endif()
 find_program(PENSTOCK_MOLD mold)
-if(PENSTOCK_MOLD AND NOT PENSTOCK_SANITIZE)
+if(PENSTOCK_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 

@@ -11,6 +11,8 @@ else()
   target_compile_options(penstock_warnings INTERFACE -Wno-subobject-linkage)
 endif()
 
+include(Precompiled)
+
 # penstock_library(room SOURCES a.cc ... DEPENDS penstock::base ... PRIVATE_DEPENDS ...)
 # Declares the room's static library penstock_<room> with alias penstock::<room>.
 function(penstock_library room)
@@ -27,6 +29,7 @@ function(penstock_library room)
   elseif(room IN_LIST PENSTOCK_PLAIN_ROOMS)  # in units, as most of their files include the same large headers
     target_compile_options(penstock_${room} PRIVATE -O0)
   endif()
+  penstock_precompile(penstock_${room})
 endfunction()
 
 # penstock_test(name SOURCES a_test.cc ... DEPENDS ... [TOGETHER [APART b_test.cc ...]] [LABELS ...] [TIMEOUT seconds]
@@ -55,6 +58,7 @@ function(penstock_test name)
   if(PENSTOCK_SANITIZE STREQUAL "thread")
     target_link_libraries(${name} PRIVATE penstock_tsan_mutex)  # tests/sanitize
   endif()
+  penstock_precompile(${name})
   add_test(NAME ${name} COMMAND ${name})
   set(sanitizer_options "${PENSTOCK_SANITIZER_OPTIONS}")
   if(arg_DEPENDS MATCHES "penstock::(rpc|client|server|peer|peer_group)")
