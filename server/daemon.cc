@@ -74,9 +74,28 @@ int64_t DiskBytes(const std::string& folder) {
                : static_cast<int64_t>(std::min<uintmax_t>(space.capacity, std::numeric_limits<int64_t>::max()));
 }
 
-HandleStore::Options StoreOptions(const DaemonOptions& options, Epoch epoch, const HandleBudget::Limits& limits,
-                                  MemoryLedger* memory, ServerMetrics* metrics) {
+// Bytes of results on each accelerator, by LibTorch's name of it.
+std::map<std::string, int64_t> DeviceHandleBytes(const DaemonOptions& options, const std::vector<Device>& devices) {
+  std::map<std::string, int64_t> limits;
+  for (const Device& device : devices) {
+    if (device.kind == DeviceKind::kCpu) continue;
+    const int64_t share = device.memory_limit_bytes / 16;
+    limits[TorchDevice(device).str()] = options.device_handle_bytes > 0 ? options.device_handle_bytes : share;
+  }
+  return limits;
+}
+
+absl::StatusOr<HandleStore::Options> StoreOptions(const DaemonOptions& options, Epoch epoch,
+                                                  const HandleBudget::Limits& limits,
+                                                  const std::vector<Device>& devices, MemoryLedger* memory,
+                                                  ServerMetrics* metrics) {
   HandleStore::Options store;
+  if (!options.handle_spill_root.empty()) {
+    const int64_t bytes = options.handle_spill_bytes > 0 ? options.handle_spill_bytes : 10 * limits.bytes;
+    PENSTOCK_ASSIGN_OR_RETURN(store.spill,
+                              SpillFolder::Open(options.handle_spill_root, bytes, "--handle-spill-root", metrics));
+  }
+  store.device_bytes = DeviceHandleBytes(options, devices);
   store.epoch = epoch;
   store.default_lease = options.default_lease;
   store.min_lease = options.min_lease;
@@ -276,8 +295,9 @@ class Daemon::Parts {
     memory_ = std::make_unique<MemoryLedger>(std::move(ledger));
     metrics.limit.Set(static_cast<double>(limit));
     timers_ = std::make_unique<TimerQueue>(clock_);
-    handles_ = std::make_unique<HandleStore>(
-        StoreOptions(options_, epoch_, handles, memory_.get(), &registry_.server()), clock_, timers_.get());
+    PENSTOCK_ASSIGN_OR_RETURN(HandleStore::Options store, StoreOptions(options_, epoch_, handles, devices_->devices(),
+                                                                       memory_.get(), &registry_.server()));
+    handles_ = std::make_unique<HandleStore>(std::move(store), clock_, timers_.get());
     return absl::OkStatus();
   }
 

@@ -59,6 +59,9 @@ struct DaemonOptions {
   int64_t calls_per_caller = 0;
   int64_t handle_bytes = 0;             // 0: a tenth of memory_limit
   int64_t handle_bytes_per_caller = 0;  // 0: half of handle_bytes
+  std::string handle_spill_root;        // empty: results that do not fit are refused
+  int64_t handle_spill_bytes = 0;       // 0: ten times handle_bytes
+  int64_t device_handle_bytes = 0;      // 0: a sixteenth of each device's memory
   int64_t max_handles = 0;
   int64_t max_handles_per_caller = 0;
   absl::Duration default_lease;

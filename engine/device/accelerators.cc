@@ -38,6 +38,14 @@ CudaFound FoundCuda() {
   return cuda == nullptr ? CudaFound() : cuda->found;
 }
 
+bool IsOpen(const c10::Device& device) {
+  if (device.is_cpu()) return true;
+  const OpenedCuda* cuda = opened.load(std::memory_order_acquire);
+  if (cuda == nullptr) return false;
+  return std::any_of(cuda->devices.begin(), cuda->devices.end(),
+                     [&](const auto& streams) { return streams->device() == device; });
+}
+
 DeviceStreams& StreamsOf(const Device& device) {
   if (device.kind == DeviceKind::kCpu) return CpuStreams();
   const OpenedCuda* cuda = opened.load(std::memory_order_acquire);

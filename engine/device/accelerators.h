@@ -3,6 +3,8 @@
 // Finds the accelerators of this machine. Code that needs CUDA's libraries stands in libpenstock_cuda.so, so that one
 // daemon serves machines with and without them, and machines without them load nothing.
 
+#include <c10/core/Device.h>
+
 #include <string>
 #include <vector>
 
@@ -21,6 +23,9 @@ namespace penstock {
 //
 // `libraries`: usually only tests set this.
 void OpenAccelerators(const std::vector<std::string>& devices, const CudaLibraries& libraries = {});
+
+// Whether it is the host, or an accelerator that OpenAccelerators() found.
+bool IsOpen(const c10::Device& device);
 
 // What OpenAccelerators() found; nothing before it.
 CudaFound FoundCuda();

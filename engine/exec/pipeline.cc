@@ -11,6 +11,7 @@
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
+#include "engine/device/accelerators.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
@@ -86,17 +87,18 @@ absl::StatusOr<ScatteredBatch> PipelineImpl::ScatterInputs(const NamedValues& in
                                                            const std::optional<int>& micro_batches) const {
   const int asked = micro_batches.value_or(plan_.schedule.micro_batches);
   PENSTOCK_ASSIGN_OR_RETURN(NamedValues ordered, MatchSignature(signature_.inputs, inputs, "inputs"));
-  const Device* first_device = rank_.first_device();
-  const at::Device first = first_device == nullptr ? at::Device(at::kCPU) : TorchDevice(*first_device);
-  for (const NamedValue& input : ordered) {
+  for (NamedValue& input : ordered) {
+    if (rank_.first_device() == nullptr) {  // messages to other ranks begin on the host
+      PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { input.value = input.value.MapTensors(ToHost); }));
+    }
     if (!input.value.is_tensor()) continue;
-    // From the host they come as they are, and go to the first stage with its forward.
+    // Wherever they are, they go to the first stage with its forward.
     const at::Device device = input.value.tensor()->device();
-    if (device.is_cpu() || device == first) continue;
+    if (IsOpen(device)) continue;
     return Error(absl::StatusCode::kInvalidArgument, "TENSOR_SIGNATURE",
                  absl::StrCat("inputs[", input.name,
                               "]: All inputs should be on the same device as the first partition (",
-                              plan_.stages.front().device, ") or on the host, got ", device.str()))
+                              plan_.stages.front().device, "), or on another one of this process, got ", device.str()))
         .With("field", absl::StrCat("inputs[", input.name, "]"))
         .With("value", device.str());
   }

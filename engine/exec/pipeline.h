@@ -65,6 +65,7 @@ struct ForwardRequest {
   std::vector<std::string> outputs;  // wanted; empty: all
   std::shared_ptr<CancelToken> cancel;
   bool input_gradients = false;  // the Backward returns the gradients of the inputs
+  bool outputs_stay = false;     // where they are made; else they are on the host
   int32_t priority = 0;          // of an inference: among those that wait, higher goes first
   int64_t turn = 0;              // of an inference: among those of equal priority, lower goes first
 };

@@ -134,6 +134,7 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   LedRun led = NewRun(std::move(spec), std::move(lists), request.cancel);
   const std::shared_ptr<Run>& run = led.run;
   run->inputs = std::move(scattered.micro_batches);
+  run->results_stay = request.outputs_stay;
   std::shared_ptr<const void> elsewhere = ranks_.KeepGraph(run->spec.id);
   led.open = ranks_.Lead(run, led.leader);
   RunOutcome measured;

@@ -21,6 +21,7 @@ namespace penstock {
 struct PipelineImpl::InferenceParts {
   ScatteredBatch inputs;
   std::vector<int> wanted;  // outputs
+  bool outputs_stay = false;
   // Of an evaluation, which has no outputs.
   ScatteredLoss loss;
   std::vector<std::unique_ptr<EvaluationMetric>> metrics;
@@ -92,6 +93,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     LedRun led = pipeline_->NewRun(std::move(spec), parts_.lists, parts_.cancel);
     led.run->inputs = parts_.inputs.micro_batches;
     led.run->losses = parts_.loss.losses;
+    led.run->results_stay = parts_.outputs_stay;
     for (const auto& metric : parts_.metrics) led.run->metrics.push_back(metric.get());
     led.run->ticket = ticket_;
     led.run->metric_names = parts_.metric_names;
@@ -185,6 +187,7 @@ void PipelineImpl::InferAsync(ForwardRequest request, std::function<void(absl::S
   InferenceParts parts;
   parts.inputs = *std::move(scattered);
   parts.wanted = *std::move(wanted);
+  parts.outputs_stay = request.outputs_stay;
   parts.cancel = std::move(request.cancel);
   parts.done = [done = std::move(done)](absl::StatusOr<RunOutcome> outcome) {
     if (!outcome.ok()) return done(outcome.status());

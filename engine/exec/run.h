@@ -71,6 +71,7 @@ struct Run {
   std::vector<Batch> output_gradients;           // by micro-batch, for a Backward
   std::optional<LossSpec> own_loss;              // of the call, if its losses are not the pipeline's own
   std::vector<std::string> metric_names;
+  bool results_stay = false;  // on the device that makes them
   bool led_here = true;  // else inputs, losses' targets and output gradients come from the leader's process
   bool targets = false;  // such targets come
   BubbleFilling* filling = nullptr;
@@ -82,7 +83,8 @@ struct Run {
   std::function<void(const PassEvent&)> watch_passes;      // for tests that count; may be empty
   // ---
   std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
-  // On the host, where they are complete once the lane that made them has left; losses also once the norms are in.
+  // On the host, but for results that stay. There they are complete once the lane that made them has left; losses also
+  // once the norms are in.
   std::vector<Batch> outputs;                       // by micro-batch
   std::vector<Batch> input_gradient_values;         // by micro-batch
   std::vector<at::Tensor> made_losses;              // by micro-batch, scaled; undefined without one

@@ -41,7 +41,8 @@ void StageRun::Forward(int m) {
   if (last() && run_->spec.keep_outputs) {
     // They may be views of what a step of the same run changes: it is decided once they are joined, which copies them,
     // or have been sent.
-    run_->outputs[m] = run_->led_here ? pass.outputs.MapTensors(to_host) : pass.outputs.MapTensors(detached);
+    const bool stay = run_->results_stay || !run_->led_here;
+    run_->outputs[m] = stay ? pass.outputs.MapTensors(detached) : pass.outputs.MapTensors(to_host);
   }
   outgoing_skips_[m].clear();
   for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));

@@ -28,6 +28,7 @@ absl::StatusOr<HandlePin> HandleStore::Pin(const std::string& caller, const Hand
   PENSTOCK_ASSIGN_OR_RETURN(EntryPointer entry, Find(caller, name, aftermath));
   ++entry->pins;
   ++pins_;
+  entry->last_use = ++uses_;
   return HandlePin(this, std::move(entry));
 }
 

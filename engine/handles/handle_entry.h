@@ -19,6 +19,9 @@
 
 namespace penstock {
 
+// What the content takes of the host's memory.
+int64_t HostBytes(const HandleContent& content);
+
 // A call back that comes when several pinned contents are settled.
 struct ContentWait {
   int64_t remaining = 0;
@@ -57,6 +60,7 @@ struct HandleEntry {
   MemoryReservation held;                // expected, then held; of shares only one holds the bytes
   std::shared_ptr<HandleShares> shares;  // null: it was never shared
   int64_t pins = 0;
+  uint64_t last_use = 0;  // rises with each use of any handle
   int64_t lease_nanos = 0;
   int64_t expire_nanos = 0;
   TimerQueue::TimerId timer = TimerQueue::kNoTimer;

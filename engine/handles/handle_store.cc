@@ -17,13 +17,13 @@
 
 namespace penstock {
 
-int64_t ContentBytes(const HandleContent& content) {
-  // Graphs are bounded by their number, and outcomes are a few words.
-  const auto* held = std::get_if<std::shared_ptr<const HeldValues>>(&content);
-  return held == nullptr ? 0 : ByteSize((*held)->tensors) + (*held)->value_bytes;
-}
-
 namespace {
+
+// Graphs are bounded by their number, and outcomes are a few words.
+int64_t ContentBytes(const HandleContent& content) {
+  const auto* held = std::get_if<std::shared_ptr<const HeldValues>>(&content);
+  return held == nullptr ? 0 : (*held)->bytes();
+}
 
 // What the owner is told of the content.
 absl::Status DescribeValues(const HandleContent& content, std::vector<TensorHeader>& headers,
@@ -48,6 +48,7 @@ HandleStore::HandleStore(Options options, Clock* clock, TimerQueue* timers)
       memory_(options_.memory != nullptr ? options_.memory : own_memory_.get()),
       clock_(clock),
       timers_(timers),
+      devices_(options_.device_bytes, options_.metrics),
       tombstones_held_(TakeMemoryAnyway(options_.memory, {.kind = MemoryClass::kAnswers}, 0)),
       budget_(options_.budget) {
   if (options_.metrics != nullptr) {
@@ -97,8 +98,12 @@ absl::StatusOr<HandleName> HandleStore::Reserve(Reservation reservation) {
   entry->producer = std::move(reservation.producer);
 
   const MemoryClass kind = reservation.upload ? MemoryClass::kUploads : MemoryClass::kHandles;
-  PENSTOCK_ASSIGN_OR_RETURN(entry->held, memory_->Take({kind, entry->owner, entry->name.pipeline},
-                                                       reservation.bytes + reservation.later_bytes));
+  const int64_t bytes = reservation.bytes + reservation.later_bytes;
+  PENSTOCK_RETURN_IF_ERROR(WithRoom([&]() -> Wish {
+    absl::StatusOr<MemoryReservation> taken = memory_->Take({kind, entry->owner, entry->name.pipeline}, bytes);
+    if (taken.ok()) entry->held = *std::move(taken);
+    return {.status = taken.status(), .bytes = bytes, .owner = entry->owner};
+  }));
   entry->held.ShrinkTo(reservation.bytes);
 
   HandleName name = entry->name;
@@ -139,14 +144,23 @@ absl::Status HandleStore::Link(const EntryPointer& entry) {
 }
 
 absl::Status HandleStore::Hold(const HandleName& name, int64_t bytes) {
-  absl::MutexLock lock(&mu_);
-  const auto found = entries_.find(name.id);
-  if (found == entries_.end()) {
-    return HandleError(absl::StatusCode::kNotFound, "HANDLE_RELEASED", "the handle was released", name);
-  }
-  HandleEntry& entry = *found->second;
-  if (entry.result.has_value()) return entry.result->status();
-  return Recharge(entry, bytes);
+  absl::Status ended;  // what the handle has come to meanwhile
+  const absl::Status held = WithRoom([&]() -> Wish {
+    absl::MutexLock lock(&mu_);
+    const auto found = entries_.find(name.id);
+    if (found == entries_.end()) {
+      ended = HandleError(absl::StatusCode::kNotFound, "HANDLE_RELEASED", "the handle was released", name);
+      return {};
+    }
+    HandleEntry& entry = *found->second;
+    if (entry.result.has_value()) {
+      ended = entry.result->status();
+      return {};
+    }
+    const int64_t more = bytes - entry.held.bytes();
+    return {.status = Recharge(entry, bytes), .bytes = more, .owner = entry.owner};
+  });
+  return ended.ok() ? held : ended;
 }
 
 void HandleStore::Withdraw(const HandleId& id) {
@@ -173,7 +187,9 @@ void HandleStore::Withdraw(const HandleId& id) {
 }
 
 void HandleStore::Fulfil(const HandleId& id, HandleContent content) {
-  Settle(id, std::move(content), HandleState::kReady);
+  absl::StatusOr<HandleContent> placed = Place(id, std::move(content));
+  const HandleState state = placed.ok() ? HandleState::kReady : HandleState::kFailed;
+  Settle(id, std::move(placed), state);
 }
 
 void HandleStore::Fulfil(const HandleId& id, HeldValues values) {
@@ -216,7 +232,7 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
   std::optional<CallOutcome> described;
   if (result.ok()) {
     absl::Status taken = DescribeValues(*result, tensors, values);
-    if (taken.ok()) taken = Recharge(*entry, ContentBytes(*result));
+    if (taken.ok()) taken = Recharge(*entry, HostBytes(*result));
     if (taken.ok()) taken = entry->held.Become(MemoryClass::kHandles);
     if (!taken.ok()) {
       aftermath.Keep(std::move(result));
@@ -238,6 +254,7 @@ void HandleStore::SettleEntry(const EntryPointer& entry, absl::StatusOr<HandleCo
   entry->values = std::move(values);
   entry->outcome = std::move(described);
   entry->result = std::move(result);
+  entry->last_use = ++uses_;
   aftermath.producers.push_back(std::move(entry->producer));
   if (entry->live) {
     SetState(*entry, state);

@@ -24,8 +24,10 @@
 #include "engine/base/ids.h"
 #include "engine/base/timer_queue.h"
 #include "engine/exec/outcome.h"
+#include "engine/handles/device_budget.h"
 #include "engine/handles/handle_budget.h"
 #include "engine/handles/handle_name.h"
+#include "engine/handles/spill_folder.h"
 #include "engine/tensor/held_values.h"
 #include "engine/tensor/named_tensors.h"
 #include "engine/wire/tensor_header.h"
@@ -164,6 +166,9 @@ class HandleStore {
     absl::Duration tombstone_time = absl::Minutes(10);  // or the handle's lease, if longer
     int64_t max_tombstones = 100'000;                   // the oldest go first
     HandleBudget::Limits budget = {};
+    // Bytes of results on each accelerator, by LibTorch's name of it; one that is not there has no limit.
+    std::map<std::string, int64_t> device_bytes = {};
+    std::unique_ptr<SpillFolder> spill = {};  // null: what does not fit is refused
     // Where bytes are reserved, with the pool of HandlePool(budget); null: a ledger of its own, which usually only tests
     // want.
     MemoryLedger* memory = nullptr;
@@ -222,9 +227,9 @@ class HandleStore {
   // Gives up a reservation that will not be filled. Callers that have pinned the handle or wait for it get
   // HANDLE_RELEASED.
   void Withdraw(const HandleId& id) ABSL_LOCKS_EXCLUDED(mu_);
-  // Makes it READY. If the content is larger than reserved and the budget is full, it becomes FAILED
-  // with HANDLE_BUDGET. On a handle that is no longer pending the content is dropped, unless a pin
-  // waits for it.
+  // Makes it READY. If the content is larger than reserved and the budget is full, though others have made room, it
+  // becomes FAILED with HANDLE_BUDGET. On a handle that is no longer pending the content is dropped, unless a pin waits
+  // for it.
   void Fulfil(const HandleId& id, HandleContent content) ABSL_LOCKS_EXCLUDED(mu_);
   void Fulfil(const HandleId& id, HeldValues values) ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(const HandleId& id, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
@@ -375,12 +380,36 @@ class HandleStore {
   void OnDeadline(WaitId wait) ABSL_LOCKS_EXCLUDED(mu_);
   void Unpin(const EntryPointer& entry) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // --- Room: what values that nobody uses hold, where it is needed by others (handle_room.cc).
+
+  // Which values may move, and how much of them must.
+  struct Shortage;
+  // What came of reserving more bytes on the host for somebody.
+  struct Wish {
+    absl::Status status = {};
+    int64_t bytes = 0;
+    std::string owner = {};
+  };
+  // Runs `take` until it fits, or nothing more can go to files for it.
+  absl::Status WithRoom(const std::function<Wish()>& take) ABSL_LOCKS_EXCLUDED(mu_, room_mu_);
+  int64_t BytesOf(const std::string& owner) const ABSL_LOCKS_EXCLUDED(mu_);  // on the host
+  // The content where there is room for it, which the handle has from then on.
+  absl::StatusOr<HandleContent> Place(const HandleId& id, HandleContent content) ABSL_LOCKS_EXCLUDED(mu_, room_mu_);
+  // Moves values, the least recently used first. Returns whether any did.
+  bool MakeRoom(const Shortage& shortage) ABSL_LOCKS_EXCLUDED(mu_) ABSL_EXCLUSIVE_LOCKS_REQUIRED(room_mu_);
+  bool MayMove(const HandleEntry& entry, const Shortage& shortage) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::vector<EntryPointer> ValuesToMove(const Shortage& shortage) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Moves one, if it may still.
+  absl::Status Move(const EntryPointer& entry, const Shortage& shortage) ABSL_LOCKS_EXCLUDED(mu_);
+
   const Options options_;
   const std::unique_ptr<MemoryLedger> own_memory_;  // where none was given; outlives the entries
   MemoryLedger* const memory_;
   Clock* const clock_;
   TimerQueue* const timers_;
+  DeviceBudget devices_;
 
+  absl::Mutex room_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // one makes room at a time; others look again then
   mutable absl::Mutex mu_;
   std::map<HandleId, EntryPointer> entries_ ABSL_GUARDED_BY(mu_);   // what a name can reach
   std::map<HandleId, EntryPointer> detached_ ABSL_GUARDED_BY(mu_);  // released while pending, yet pinned
@@ -393,6 +422,7 @@ class HandleStore {
   Counts total_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::shared_ptr<Counts>> pipelines_ ABSL_GUARDED_BY(mu_);
   uint64_t serial_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t uses_ ABSL_GUARDED_BY(mu_) = 0;
   WaitId last_wait_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t pins_ ABSL_GUARDED_BY(mu_) = 0;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

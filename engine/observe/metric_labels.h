@@ -46,8 +46,8 @@ inline constexpr std::array<std::string_view, 2> kCheckpointOperationNames = {"s
 enum class HandleGauge { kPending, kReady, kFailed };
 inline constexpr std::array<std::string_view, 3> kHandleGaugeNames = {"pending", "ready", "failed"};
 
-enum class HandleTier { kDevice, kHost };
-inline constexpr std::array<std::string_view, 2> kHandleTierNames = {"device", "host"};
+enum class HandleTier { kDevice, kHost, kFile };
+inline constexpr std::array<std::string_view, 3> kHandleTierNames = {"device", "host", "file"};
 
 enum class HandleEnd { kReleased, kExpired, kCancelled };
 inline constexpr std::array<std::string_view, 3> kHandleEndNames = {"released", "expired", "cancelled"};

@@ -9,16 +9,18 @@
 
 namespace penstock {
 
-std::string BatchKeyOf(const NamedValues& inputs, const ForwardRequest& request) {
+std::string BatchKeyOf(const NamedValues& inputs, const ForwardRequest& request, bool outputs_stay) {
   if (inputs.empty() || request.micro_batches.has_value() || request.input_gradients) return "";
   // Lengths before texts: no two requests that differ have the same key.
-  std::string key = absl::StrCat(request.priority, ",", inputs.tuple ? 1 : 0, ",", inputs.size());
+  std::string key =
+      absl::StrCat(request.priority, ",", outputs_stay ? 1 : 0, ",", inputs.tuple ? 1 : 0, ",", inputs.size());
   for (const NamedValue& input : inputs) {
     const at::Tensor* tensor = input.value.tensor();
     if (tensor == nullptr || tensor->dim() == 0 || tensor->size(0) == 0) return "";
     if (tensor->size(0) != inputs.front().value.tensor()->size(0)) return "";  // whose rows an output has is not known
     absl::StrAppend(&key, ";", input.name.size(), ":", input.name, static_cast<int>(tensor->scalar_type()));
     for (int64_t i = 1; i < tensor->dim(); ++i) absl::StrAppend(&key, "x", tensor->size(i));
+    if (!tensor->is_cpu()) absl::StrAppend(&key, "@", tensor->device().str());  // joined where they are
   }
   for (const std::string& output : request.outputs) absl::StrAppend(&key, ">", output.size(), ":", output);
   return key;

@@ -17,7 +17,7 @@ namespace penstock {
 // tensors of the same names, types and sizes beyond dimension 0, they want the same outputs, and have the same priority.
 // Empty: the request runs by itself, for it has no rows, inputs that differ in them, whole tensors or plain values, or its
 // own number of micro-batches. Allocates.
-std::string BatchKeyOf(const NamedValues& inputs, const ForwardRequest& request);
+std::string BatchKeyOf(const NamedValues& inputs, const ForwardRequest& request, bool outputs_stay = false);
 
 // The inputs of requests of one key, row behind row: those of the first themselves where it is alone, else copies.
 // Throws what LibTorch throws.

@@ -88,6 +88,7 @@ struct Call {
   Accepted accepted;
   std::shared_ptr<CancelToken> cancel = std::make_shared<CancelToken>();
   int64_t rows = 0;            // of the inputs, once known
+  bool outputs_stay = false;   // of an inference or Forward: on the device that makes them
   std::string batch_key = {};  // of an inference: it may run in one batch with those of the same key; empty: by itself
   int64_t queue_weight = 1;    // micro-batches, for the queue's gauges
   int64_t turn = 0;            // of an inference, from when it is its caller's next: CallerTurns

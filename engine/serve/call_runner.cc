@@ -13,6 +13,8 @@
 #include "engine/base/log.h"
 #include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
+#include "engine/device/copy_tensors.h"
+#include "engine/device/torch_status.h"
 #include "engine/exec/signature_check.h"
 #include "engine/serve/batch_rows.h"
 #include "engine/serve/open_training.h"
@@ -47,7 +49,11 @@ struct LossTensors {
 absl::StatusOr<at::Tensor> TakeLast(NamedValues& values, const std::string& field) {
   const Value value = std::move(values.back().value);
   values.pop_back();
-  if (value.is_tensor()) return *value.tensor();
+  if (value.is_tensor()) {
+    at::Tensor on_host;  // elements are counted, and shares of a loss summed up, before a stage has them
+    PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { on_host = ToHost(*value.tensor()); }));
+    return on_host;
+  }
   const std::string type = value.is_whole() ? "a whole one" : value.TypeName();
   return Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE", field + ": expected Tensor, but got " + type)
       .With("field", field)
@@ -90,6 +96,13 @@ std::string OptimizerSlotName(const std::string& name) {
   return absl::StrCat("optimizer/", name.substr(begin, dot - begin), "/", name.substr(dot + 1));
 }
 
+// Of a call whose outputs may stay on a device.
+std::optional<int64_t> ReplyBytesOf(const Call& call) {
+  if (const auto* infer = call.As<InferCall>()) return infer->reply_bytes;
+  if (const auto* forward = call.As<ForwardCall>()) return forward->reply_bytes;
+  return std::nullopt;
+}
+
 }  // namespace
 
 absl::Status CallRunner::CheckTensors(Call& call) const {
@@ -114,7 +127,12 @@ absl::Status CallRunner::CheckTensors(Call& call) const {
                           std::to_string(*total_rows));
     }
   }
-  if (const auto* infer = call.As<InferCall>()) call.batch_key = BatchKeyOf(inputs, infer->request);
+  if (const std::optional<int64_t> reply_bytes = ReplyBytesOf(call)) {
+    call.outputs_stay = *reply_bytes == 0 || OutputBytes(inputs, call) > *reply_bytes;
+  }
+  if (const auto* infer = call.As<InferCall>()) {
+    call.batch_key = BatchKeyOf(inputs, infer->request, call.outputs_stay);
+  }
   call.inputs_checked = true;
   return absl::OkStatus();
 }
@@ -122,7 +140,10 @@ absl::Status CallRunner::CheckTensors(Call& call) const {
 int64_t CallRunner::ExpectedOutputBytes(const Call& call) const {
   if (!call.inputs.ready()) return 0;  // charged when they are there
   const absl::StatusOr<NamedValues> inputs = call.inputs.Take();
-  if (!inputs.ok()) return 0;
+  return inputs.ok() ? OutputBytes(*inputs, call) : 0;
+}
+
+int64_t CallRunner::OutputBytes(const NamedValues& inputs, const Call& call) const {
   const std::vector<std::string>& outputs = OutputsOf(call);
   int64_t bytes = 0;
   for (const TensorSignature& output : pipeline_->signature().outputs) {
@@ -131,7 +152,7 @@ int64_t CallRunner::ExpectedOutputBytes(const Call& call) const {
     if (output.any) continue;
     std::vector<int64_t> shape = output.shape;
     for (size_t i = 0; i < shape.size(); ++i) {
-      if (shape[i] < 0) shape[i] = OpenDimension(*inputs, i, call.rows);
+      if (shape[i] < 0) shape[i] = OpenDimension(inputs, i, call.rows);
     }
     const absl::StatusOr<int64_t> one = PayloadBytes(output.type, shape, output.name);
     // What can't be counted can't fit: the budget refuses it.
@@ -145,6 +166,7 @@ absl::StatusOr<ForwardRequest> CallRunner::Complete(ForwardRequest request, Call
   PENSTOCK_RETURN_IF_ERROR(CheckTensors(call));
   PENSTOCK_ASSIGN_OR_RETURN(request.inputs, call.inputs.Take());
   request.cancel = call.cancel;
+  request.outputs_stay = call.outputs_stay;
   return request;
 }
 
@@ -211,6 +233,7 @@ void CallRunner::StartBatch(const std::vector<CallPointer>& calls, int64_t micro
   request.micro_batches = static_cast<int>(std::min(micro_batches, kMaxMicroBatchesOfABatch));
   request.cancel = calls.size() == 1 ? first.cancel : std::make_shared<CancelToken>(std::move(tokens));
   request.turn = first.turn;
+  request.outputs_stay = first.outputs_stay;
   pipeline_->InferAsync(std::move(request), [done = std::move(done), rows = std::move(rows),
                                              held = std::make_shared<MemoryReservation>(std::move(held))](
                                                 absl::StatusOr<ForwardOutcome> outcome) {

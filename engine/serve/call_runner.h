@@ -85,6 +85,7 @@ class CallRunner {
   void StartBatch(const std::vector<CallPointer>& calls, int64_t micro_batch_rows, BatchDone done) const;
 
  private:
+  int64_t OutputBytes(const NamedValues& inputs, const Call& call) const;
   absl::StatusOr<ForwardRequest> Complete(ForwardRequest request, Call& call) const;
   absl::StatusOr<ContributionRequest> Complete(const ContributionCall& contribution, Call& call) const;
 

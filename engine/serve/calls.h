@@ -60,11 +60,13 @@ struct InputSource {
 struct InferCall {
   std::vector<InputSource> inputs = {};
   ForwardRequest request = {};  // its priority: higher first among those that wait
+  int64_t reply_bytes = 0;      // outputs of at most so many go with the reply: they are made on the host
 };
 
 struct ForwardCall {
   std::vector<InputSource> inputs = {};
   ForwardRequest request = {};
+  int64_t reply_bytes = 0;  // as an InferCall's
 };
 
 struct BackwardCall {

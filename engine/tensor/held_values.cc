@@ -143,6 +143,25 @@ const Value* HeldValues::FindValue(const std::string& name) const {
   return nullptr;
 }
 
+int64_t HeldValues::bytes() const { return ByteSize(tensors) + value_bytes; }
+
+HeldValues MoveValues(const HeldValues& held, const std::function<at::Tensor(const at::Tensor&)>& move) {
+  HeldValues moved = held;
+  std::map<const void*, at::Tensor> by_tensor;  // those inside of values are among them
+  for (NamedTensor& tensor : moved.tensors) {
+    at::Tensor& there = by_tensor[tensor.tensor.unsafeGetTensorImpl()];
+    if (!there.defined()) there = move(tensor.tensor);
+    tensor.tensor = there;
+  }
+  for (NamedValue& value : moved.values) {
+    value.value = value.value.MapTensors([&by_tensor](const at::Tensor& tensor) {
+      const auto there = by_tensor.find(tensor.unsafeGetTensorImpl());
+      return there == by_tensor.end() ? tensor : there->second;  // an undefined one
+    });
+  }
+  return moved;
+}
+
 int64_t BytesOf(const Value& value) {
   NamedTensors tensors;
   ValueWalk walk({.depth = std::numeric_limits<int>::max(),

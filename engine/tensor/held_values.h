@@ -3,6 +3,7 @@
 // Results as a handle holds them: what travels as tensors, and what does not.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,13 +24,21 @@ struct HeldValues {
   std::vector<size_t> by_name;  // the places of `tensors`, in the order of their names
   size_t own_tensors = 0;
   int64_t value_bytes = 0;  // what `values` take without their tensors, estimated
+  bool in_file = false;     // the elements on the host are those of a file (SpillFolder)
 
   // The results: tensors by themselves and values.
   size_t size() const { return own_tensors + values.size(); }
   // The result of a name, or the only one for an empty name; a tensor inside of a value by its name, too. Null: there is none.
   const at::Tensor* FindTensor(const std::string& name) const;
   const Value* FindValue(const std::string& name) const;
+
+  // The bytes of all elements, and of `values`.
+  int64_t bytes() const;
 };
+
+// The same values with other tensors: `move` is called once for each, and says where its elements shall be. Throws what it
+// throws.
+HeldValues MoveValues(const HeldValues& held, const std::function<at::Tensor(const at::Tensor&)>& move);
 
 // What a value that came in a message takes while somebody keeps it, estimated: as `value_bytes`, and of each tensor its
 // elements and 512 bytes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import time
 
 import grpc
@@ -72,6 +73,46 @@ def test_a_caller_may_hold_half_of_the_results(start_daemon: StartDaemon) -> Non
             pipeline.put({"x": np.ones(1 << 19, np.float32)})
         held.release()
         pipeline.put({"x": np.ones(1 << 19, np.float32)}).release()
+
+
+def test_results_that_do_not_fit_go_to_files(start_daemon: StartDaemon, tmp_path: pathlib.Path) -> None:
+    """Forty results where eight fit, the oldest used again and again, and none of them lost; no file has a name."""
+    daemon = start_daemon("--handle-bytes=16MiB", "--handle-spill-bytes=256MiB", f"--handle-spill-root={tmp_path}")
+
+    def held(tier: str) -> float:
+        return daemon.metrics().sum("penstock_handle_bytes", tier=tier)
+
+    with penstock.Client(daemon.address) as client:
+        pipeline = create_mlp(client)
+        arrays = [np.arange(1 << 18, dtype=np.float32) + number for number in range(40)]  # 1 MiB each
+        handles = [pipeline.put({"x": arrays[0]})]
+        for array in arrays[1:]:
+            handles.append(pipeline.put({"x": array}))
+            assert np.array_equal(handles[0].fetch()["x"], arrays[0])
+        assert held("host") <= 8 << 20
+        assert held("file") >= 32 << 20
+        assert not list(tmp_path.iterdir())
+        for handle, array in zip(handles, arrays):
+            assert np.array_equal(handle.fetch()["x"], array)
+            handle.release()
+        eventually(lambda: held("file") == 0 and held("host") == 0)
+
+
+def test_inputs_and_outputs_in_files_have_the_same_bits(start_daemon: StartDaemon, tmp_path: pathlib.Path) -> None:
+    daemon = start_daemon("--handle-bytes=8MiB", f"--handle-spill-root={tmp_path}")
+    with penstock.Client(daemon.address) as client:
+        pipeline = create_mlp(client, options={"layers": 2, "width": 512}, stages=2)
+        rows = np.random.default_rng(3).standard_normal((512, 512), np.float32)  # 1 MiB, as the result
+        want = pipeline.infer(rows)["output"]
+        uploads = [pipeline.put({"input": rows}) for _ in range(8)]
+        results = [pipeline.submit_infer({"input": (upload, "input")}) for upload in uploads]
+        for result in results:
+            assert np.array_equal(result.fetch()["output"], want)
+
+
+def test_a_folder_for_results_must_be_there(start_daemon: StartDaemon) -> None:
+    with pytest.raises(AssertionError, match="--handle-spill-root: must be a folder for files"):
+        start_daemon("--handle-spill-root=/nowhere/at/all")
 
 
 def test_the_heap_is_given_back_when_pipelines_go(start_daemon: StartDaemon) -> None:

@@ -53,8 +53,8 @@ penstock_memory_limit_bytes                       G
 penstock_memory_process_bytes                     G
 penstock_memory_allocator_bytes                   G
 penstock_handles                                  G  state=pending|ready|failed
-penstock_handle_bytes                             G  tier=device|host
-penstock_handle_limit_bytes                       G  tier=device|host
+penstock_handle_bytes                             G  tier=device|host|file
+penstock_handle_limit_bytes                       G  tier=device|host|file
 penstock_handles_ended_total                      C  reason=released|expired|cancelled
 penstock_checkpoint_duration_seconds              B3 pipeline operation=save|restore
 penstock_checkpoint_failures_total                C  pipeline operation=save|restore

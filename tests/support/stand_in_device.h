@@ -17,6 +17,8 @@ inline constexpr int kStandInDevices = 2;
 // How often an operator has made the host wait for a device: to read one number, or to copy between the two and not let
 // it go on.
 int64_t HostWaits();
+// The bytes that have been copied between the host and a device, either way.
+int64_t HostCopyBytes();
 
 // The streams of one of them. What RunOn launches runs with the device current and backward passes stay on the thread,
 // as on hardware.

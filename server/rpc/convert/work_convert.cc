@@ -99,6 +99,7 @@ absl::StatusOr<InferCall> CallOf(const v1::InferRequest& request) {
   PENSTOCK_ASSIGN_OR_RETURN(infer.request.outputs, CheckedOutputs(request.outputs()));
   PENSTOCK_ASSIGN_OR_RETURN(infer.inputs, FromProto(request.inputs(), "inputs"));
   infer.request.priority = request.priority();
+  infer.reply_bytes = request.reply().inline_bytes();
   return infer;
 }
 
@@ -123,6 +124,7 @@ absl::StatusOr<ForwardCall> CallOf(const v1::ForwardRequest& request) {
   PENSTOCK_ASSIGN_OR_RETURN(forward.request.outputs, CheckedOutputs(request.outputs()));
   PENSTOCK_ASSIGN_OR_RETURN(forward.inputs, FromProto(request.inputs(), "inputs"));
   forward.request.input_gradients = request.input_gradients();
+  forward.reply_bytes = request.reply().inline_bytes();
   if (request.mode() == v1::ForwardRequest::MODE_EVAL && forward.request.input_gradients) {
     return InvalidField("input_gradients", "needs mode TRAIN", "EVAL");
   }

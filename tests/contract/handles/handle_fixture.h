@@ -42,7 +42,7 @@ class HandleFixture : public ::testing::Test {
     options.epoch = Epoch(7);
     options.metrics = &metrics_;
     timers_ = std::make_unique<TimerQueue>(&clock_);
-    store_ = std::make_unique<HandleStore>(options, &clock_, timers_.get());
+    store_ = std::make_unique<HandleStore>(std::move(options), &clock_, timers_.get());
   }
   ~HandleFixture() override { store_.reset(); }
 

@@ -327,6 +327,94 @@ TEST_F(AcceleratorPipeline, InfersWithTheWeightsOfTheLastStep) {
   EXPECT_TRUE(at::equal(*outcome->outputs[0].value.tensor(), plain.Infer({Value(rows.input)}, kMicroBatches).at(0)));
 }
 
+absl::StatusOr<NamedValues> Infer(Pipeline& pipeline, const at::Tensor& input, std::optional<int> micro_batches,
+                                  bool stay) {
+  absl::Notification done;
+  absl::StatusOr<NamedValues> outputs;
+  ForwardRequest request;
+  request.inputs = NamedTensors{{pipeline.signature().inputs[0].name, input}};
+  request.micro_batches = micro_batches;
+  request.outputs_stay = stay;
+  pipeline.InferAsync(std::move(request), [&](absl::StatusOr<ForwardOutcome> result) {
+    outputs = result.ok() ? absl::StatusOr<NamedValues>(std::move(result->outputs)) : result.status();
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return outputs;
+}
+
+TEST_F(AcceleratorPipeline, OutputsThatStayGoOnAsInputsWithoutTheHost) {
+  for (const std::vector<std::string>& devices :
+       std::vector<std::vector<std::string>>{{"cuda:0"}, {"cuda:0", "cuda:1"}, {"cuda:1", "cuda:0", "cuda:1"}}) {
+    for (const std::optional<int> micro_batches : {std::optional<int>(1), std::optional<int>(kMicroBatches)}) {
+      PipelineSpec spec = TiedSpec(std::vector<int>(devices.size(), 1), devices);
+      spec.model.ties.clear();
+      spec.cut.balance.back() += 3 - static_cast<int>(devices.size());
+      auto pipeline = Make(spec, DevicePool::Mode::kThreads);
+      ASSERT_NE(pipeline, nullptr);
+      PlainReference plain = Plain(spec);
+      const at::Tensor first = NewRows().input;
+      at::Tensor want = first;
+      absl::StatusOr<NamedValues> outputs = Infer(*pipeline, first, micro_batches, /*stay=*/true);
+      const int64_t crossed = testing::HostCopyBytes();
+      for (int call = 1; call < 100; ++call) {
+        ASSERT_TRUE(outputs.ok()) << outputs.status();
+        outputs = Infer(*pipeline, *outputs->at(0).value.tensor(), micro_batches, /*stay=*/true);
+      }
+      ASSERT_TRUE(outputs.ok()) << outputs.status();
+      EXPECT_EQ(testing::HostCopyBytes(), crossed);
+      const at::Tensor& last = *outputs->at(0).value.tensor();
+      EXPECT_FALSE(last.is_cpu());
+      for (int call = 0; call < 100; ++call) want = plain.Infer({Value(want)}, micro_batches.value()).at(0);
+      EXPECT_TRUE(at::equal(last.cpu(), want));
+      outputs = Infer(*pipeline, first, micro_batches, /*stay=*/false);
+      EXPECT_TRUE(outputs->at(0).value.tensor()->is_cpu());
+    }
+  }
+}
+
+TEST_F(AcceleratorPipeline, OutputsThatStayAreWhatTheyWereAfterLaterSteps) {
+  PipelineSpec spec = Spec(CheckpointMode::kExceptLast);
+  spec.model.layers = {kLinear, {"gelu", "", {}}};
+  spec.cut.balance = {1, 1};
+  spec.devices = {"cuda:0", "cuda:1"};
+  auto pipeline = Make(spec, DevicePool::Mode::kThreads);
+  ASSERT_NE(pipeline, nullptr);
+  const Rows rows = NewRows();
+  const auto before = Infer(*pipeline, rows.input, 1, /*stay=*/true);
+  ASSERT_TRUE(before.ok()) << before.status();
+  const at::Tensor want = before->at(0).value.tensor()->cpu().clone();
+  ForwardRequest request;
+  request.inputs = NamedTensors{{"input", rows.input}};
+  request.outputs_stay = true;
+  auto forward = pipeline->Forward(std::move(request));
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  const at::Tensor& kept = *forward->outputs[0].value.tensor();
+  EXPECT_FALSE(kept.is_cpu());
+  const at::Tensor kept_then = kept.cpu().clone();
+  const auto backward = pipeline->Backward(
+      forward->graph, {{forward->outputs[0].name, at::ones({8, kWidth}).to(kept.device())}}, /*retain_graph=*/false);
+  ASSERT_TRUE(backward.ok()) << backward.status();
+  ASSERT_TRUE(pipeline->OptimizerStep({}).ok());
+  EXPECT_TRUE(at::equal(before->at(0).value.tensor()->cpu(), want));
+  EXPECT_TRUE(at::equal(kept.cpu(), kept_then));
+}
+
+TEST_F(AcceleratorPipeline, AMiniBatchMayStandOnAnyDevice) {
+  const PipelineSpec spec = Spec(CheckpointMode::kExceptLast);
+  auto pipeline = Make(spec);
+  ASSERT_NE(pipeline, nullptr);
+  PlainReference plain = Plain(spec);
+  for (const int index : {1, 0}) {
+    const Rows rows = NewRows();
+    const auto outcome = pipeline->TrainStep(
+        RequestOf(*pipeline, {rows.input.to(c10::Device(c10::DeviceType::PrivateUse1, index)), rows.target}), {});
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_EQ(*outcome->loss, plain.TrainStep({Value(rows.input)}, rows.target, kMicroBatches).loss);
+  }
+  ExpectEqual(pipeline->ExportState(false).value(), plain.SavedTensors());
+}
+
 TEST_F(AcceleratorPipeline, RestoresEveryCopyOfATiedWeight) {
   const PipelineSpec spec = TiedSpec({1, 2}, {"cuda:0", "cuda:1"});
   auto trained = Make(spec);

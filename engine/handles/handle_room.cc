@@ -1,0 +1,207 @@
+// Room for results: values that nobody uses go from devices to the host, and from the host to files.
+//
+//   device ──▶ host ──▶ file          the least recently used first; graphs and what is pinned stay
+//
+// A value that has moved is used as before: elements on the host go to a stage's device with its forward, and those of a
+// file are read by the kernel.
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/guard.h"
+#include "engine/base/log.h"
+#include "engine/base/status_macros.h"
+#include "engine/device/torch_status.h"
+#include "engine/handles/handle_entry.h"
+#include "engine/handles/handle_store.h"
+
+namespace penstock {
+namespace {
+
+// A file for less is not worth its place among the mappings of a process.
+constexpr int64_t kLeastFileBytes = int64_t{64} << 10;
+constexpr int64_t kShareAtOnce = 32;  // of the budget
+
+std::shared_ptr<const HeldValues> HeldIn(const HandleContent& content) {
+  const auto* held = std::get_if<std::shared_ptr<const HeldValues>>(&content);
+  return held == nullptr ? nullptr : *held;
+}
+
+absl::StatusOr<HeldValues> OnHost(const HeldValues& held) {
+  HeldValues there;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+    const at::NoGradGuard no_graph;
+    there = MoveValues(held, [](const at::Tensor& tensor) { return tensor.cpu(); });
+  }));
+  return there;
+}
+
+int64_t TensorsOnHost(const HeldValues& held) {
+  if (held.in_file) return 0;
+  int64_t bytes = 0;
+  for (const NamedTensor& tensor : held.tensors) {
+    if (tensor.tensor.is_cpu()) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+int64_t HostBytes(const HandleContent& content) {
+  const std::shared_ptr<const HeldValues> held = HeldIn(content);
+  return held == nullptr ? 0 : TensorsOnHost(*held) + held->value_bytes;
+}
+
+struct HandleStore::Shortage {
+  int64_t bytes = 0;
+  std::string device = {};  // where; empty: on the host
+  std::string owner = {};   // only this one's values can help; empty: those of all
+};
+
+absl::Status HandleStore::WithRoom(const std::function<Wish()>& take) {
+  Wish taken = take();
+  if (options_.spill == nullptr || !absl::IsResourceExhausted(taken.status)) return taken.status;
+  absl::MutexLock room(&room_mu_);
+  for (bool moved = true; moved;) {
+    taken = take();  // another may have made room meanwhile
+    if (!absl::IsResourceExhausted(taken.status)) break;
+    // More than this one needs, so that not each of the next ones looks for values.
+    const int64_t bytes = std::max(taken.bytes, options_.budget.bytes / kShareAtOnce);
+    const bool own = BytesOf(taken.owner) + taken.bytes > options_.budget.bytes_per_owner;
+    moved = MakeRoom({.bytes = bytes, .owner = own ? taken.owner : ""});
+  }
+  return taken.status;
+}
+
+int64_t HandleStore::BytesOf(const std::string& owner) const {
+  absl::MutexLock lock(&mu_);
+  const auto owned = owners_.find(owner);
+  int64_t bytes = 0;
+  if (owned == owners_.end()) return bytes;
+  for (const auto& [serial, entry] : owned->second) bytes += entry->held.bytes();
+  return bytes;
+}
+
+absl::StatusOr<HandleContent> HandleStore::Place(const HandleId& id, HandleContent content) {
+  std::shared_ptr<const HeldValues> held = HeldIn(content);
+  if (held == nullptr) return content;
+  if (const DeviceBudget::Place place = DeviceBudget::PlaceOf(*held); place.bytes > 0) {
+    absl::MutexLock room(&room_mu_);
+    int64_t excess = devices_.Excess(place);
+    for (bool moved = true; excess > 0 && moved; excess = devices_.Excess(place)) {
+      moved = MakeRoom({.bytes = excess, .device = place.device});
+    }
+    if (excess != 0) {
+      PENSTOCK_ASSIGN_OR_RETURN(HeldValues on_host, OnHost(*held));
+      held = std::make_shared<const HeldValues>(std::move(on_host));
+    } else {
+      held = devices_.Count(*held);
+    }
+    content = held;
+  }
+  if (options_.spill == nullptr) return content;
+  // Where it still does not fit, the end of the handle says so.
+  WithRoom([&, bytes = HostBytes(content)]() -> Wish {
+    absl::MutexLock lock(&mu_);
+    const auto found = entries_.find(id);
+    if (found == entries_.end() || found->second->result.has_value()) return {};  // it is dropped, or small
+    HandleEntry& entry = *found->second;
+    const int64_t more = bytes - entry.held.bytes();
+    return {.status = more <= 0 ? absl::OkStatus() : Recharge(entry, bytes), .bytes = more, .owner = entry.owner};
+  }).IgnoreError();
+  return content;
+}
+
+bool HandleStore::MakeRoom(const Shortage& shortage) {
+  const absl::StatusOr<bool> made = Guarded("room for results", [&]() -> absl::StatusOr<bool> {
+    bool moved = false;
+    for (const EntryPointer& entry : ValuesToMove(shortage)) {
+      const absl::Status status = Move(entry, shortage);
+      moved = moved || status.ok();
+      if (status.ok()) continue;
+      LogWarning(
+          "a result keeps its place, though others need it",
+          {{"handle", ToString(entry->name)}, {"reason", ReasonOf(status)}, {"error", std::string(status.message())}});
+      break;  // the next one would fail as this one has
+    }
+    return moved;
+  });
+  return made.ok() && *made;
+}
+
+bool HandleStore::MayMove(const HandleEntry& entry, const Shortage& shortage) const {
+  if (!entry.live || !entry.result.has_value() || !entry.result->ok()) return false;
+  const std::shared_ptr<const HeldValues> held = HeldIn(**entry.result);
+  if (held == nullptr) return false;
+  if (entry.shares == nullptr) {
+    if (entry.pins > 0) return false;
+  } else {
+    if (entry.shares->charged != &entry) return false;  // one of them stands for all
+    for (const auto& [serial, holder] : entry.shares->holders) {
+      if (holder->pins > 0) return false;
+    }
+  }
+  if (!shortage.device.empty()) return DeviceBudget::PlaceOf(*held).device == shortage.device;
+  return (shortage.owner.empty() || entry.owner == shortage.owner) && TensorsOnHost(*held) >= kLeastFileBytes;
+}
+
+std::vector<HandleStore::EntryPointer> HandleStore::ValuesToMove(const Shortage& shortage) const {
+  std::vector<EntryPointer> values;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [id, entry] : entries_) {
+      if (MayMove(*entry, shortage)) values.push_back(entry);
+    }
+    std::sort(values.begin(), values.end(),
+              [](const EntryPointer& a, const EntryPointer& b) { return a->last_use < b->last_use; });
+    int64_t bytes = 0;
+    size_t count = 0;
+    while (count < values.size() && bytes < shortage.bytes) {
+      const std::shared_ptr<const HeldValues> held = HeldIn(**values[count]->result);
+      bytes += shortage.device.empty() ? TensorsOnHost(*held) : DeviceBudget::PlaceOf(*held).bytes;
+      ++count;
+    }
+    values.resize(count);
+  }
+  return values;
+}
+
+absl::Status HandleStore::Move(const EntryPointer& entry, const Shortage& shortage) {
+  std::shared_ptr<const HeldValues> before;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!MayMove(*entry, shortage)) return absl::OkStatus();
+    before = HeldIn(**entry->result);
+  }
+  HeldValues moved;
+  if (!shortage.device.empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(moved, OnHost(*before));
+  } else {
+    PENSTOCK_ASSIGN_OR_RETURN(moved, options_.spill->Put(*before));
+  }
+  auto after = std::make_shared<const HeldValues>(std::move(moved));
+  const auto put = [&]() -> absl::Status {
+    Aftermath aftermath(this);
+    absl::MutexLock lock(&mu_);
+    if (!MayMove(*entry, shortage) || HeldIn(**entry->result) != before) return absl::OkStatus();
+    aftermath.MakeRoom(0);
+    PENSTOCK_RETURN_IF_ERROR(Recharge(*entry, HostBytes(after)));
+    if (entry->shares == nullptr) {
+      *entry->result = after;
+    } else {
+      for (const auto& [serial, holder] : entry->shares->holders) *holder->result = after;
+    }
+    return absl::OkStatus();
+  };
+  absl::Status done = put();
+  if (!absl::IsResourceExhausted(done) || options_.spill == nullptr) return done;
+  // The host has no room either.
+  PENSTOCK_ASSIGN_OR_RETURN(moved, options_.spill->Put(*after));
+  after = std::make_shared<const HeldValues>(std::move(moved));
+  return put();
+}
+
+}  // namespace penstock
