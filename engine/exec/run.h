@@ -72,8 +72,8 @@ struct Run {
   std::optional<LossSpec> own_loss;              // of the call, if its losses are not the pipeline's own
   std::vector<std::string> metric_names;
   bool results_stay = false;  // on the device that makes them
-  bool led_here = true;  // else inputs, losses' targets and output gradients come from the leader's process
-  bool targets = false;  // such targets come
+  bool led_here = true;       // else inputs, losses' targets and output gradients come from the leader's process
+  bool targets = false;       // such targets come
   BubbleFilling* filling = nullptr;
   std::shared_ptr<RunProgress> progress;                   // of a training run, if it is followed
   std::shared_ptr<InferenceTicket> ticket;                 // of an inference run
