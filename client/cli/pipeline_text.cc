@@ -185,6 +185,16 @@ std::string PipelineText(const v1::Pipeline& pipeline, bool wide) {
                                   SignatureText(pipeline.signature().inputs()), "\n", "Gives     ",
                                   SignatureText(pipeline.signature().outputs()), "\n", "Learns    ",
                                   SignatureText(pipeline.signature().targets()), "\n");
+  if (pipeline.has_published()) {
+    const v1::PublishedCheckpoint& published = pipeline.published();
+    absl::StrAppend(&text, "Published ", ShortName(published.checkpoint()), "  step ", published.step(), ", version ",
+                    published.version(), ", ",
+                    absl::FormatTime(FromMessage(published.publish_time()), absl::UTCTimeZone()), "\n");
+    if (published.has_error()) {
+      const absl::Status error = StatusFromMessage(published.error());
+      absl::StrAppend(&text, "          ", ReasonOf(error), ": ", error.message(), "\n");
+    }
+  }
   if (wide) {
     absl::StrAppend(&text, "Epoch     ", pipeline.epoch(), "\nState     ", pipeline.state_token(), "\nCreated   ",
                     absl::FormatTime(FromMessage(pipeline.create_time()), absl::UTCTimeZone()), "\n");

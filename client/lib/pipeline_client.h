@@ -113,6 +113,8 @@ class PipelineClient {
   absl::StatusOr<v1::Checkpoint> SaveCheckpoint(v1::SaveCheckpointRequest request);
   absl::StatusOr<v1::Checkpoint> CopyCheckpoint(v1::CopyCheckpointRequest request);
   absl::StatusOr<v1::RestoreCheckpointResponse> RestoreCheckpoint(v1::RestoreCheckpointRequest request);
+  // What inference is answered from; without a checkpoint, the live weights.
+  absl::StatusOr<v1::Pipeline> PublishCheckpoint(v1::PublishCheckpointRequest request);
   absl::Status DeleteCheckpoint(v1::DeleteCheckpointRequest request);
   // Every page. "-": of all pipelines, living and deleted.
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& pipeline);

@@ -25,6 +25,12 @@ absl::StatusOr<v1::RestoreCheckpointResponse> PipelineClient::RestoreCheckpoint(
               absl::Minutes(10));
 }
 
+absl::StatusOr<v1::Pipeline> PipelineClient::PublishCheckpoint(v1::PublishCheckpointRequest request) {
+  FillRequestId(&request);
+  return Call(stubs_->state, &v1::StateService::Stub::PublishCheckpoint, request, request.request_id(),
+              absl::Minutes(10));
+}
+
 absl::Status PipelineClient::DeleteCheckpoint(v1::DeleteCheckpointRequest request) {
   FillRequestId(&request);
   return Call(stubs_->state, &v1::StateService::Stub::DeleteCheckpoint, request, request.request_id(),

@@ -42,6 +42,18 @@ CREATE TABLE requests(
 CREATE TABLE commits(id INTEGER PRIMARY KEY CHECK(id = 1), commits INTEGER NOT NULL) STRICT;
 )";
 
+constexpr char kPublications[] = R"(
+CREATE TABLE publications(
+  pipeline BLOB PRIMARY KEY,
+  life BLOB NOT NULL,
+  checkpoint BLOB NOT NULL,
+  version INTEGER NOT NULL,
+  step INTEGER NOT NULL,
+  unix_nanos INTEGER NOT NULL,
+  checksum INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+)";
+
 constexpr int64_t kMostCommits = int64_t{1} << 62;
 
 int64_t ChecksumOfPipeline(const JournalledPipeline& row) {
@@ -57,6 +69,12 @@ int64_t ChecksumOfRequest(const PipelineRequest& request) {
   return sum.Add(request.outcome).value();
 }
 
+int64_t ChecksumOfPublication(const JournalledPublication& row) {
+  FieldChecksum sum("publication", 0);
+  sum.Add(row.pipeline).Add(row.life).Add(row.checkpoint).Add(row.version);
+  return sum.Add(row.step).Add(row.unix_nanos).value();
+}
+
 std::string BytesAt(const Statement& statement, int column) { return std::string(statement.Blob(column)); }
 
 absl::StatusOr<JournalledPipeline> PipelineAt(const Statement& row) {
@@ -68,6 +86,17 @@ absl::StatusOr<JournalledPipeline> PipelineAt(const Statement& row) {
                               .create_unix_nanos = row.Integer(5)};
   if (row.Integer(6) == ChecksumOfPipeline(pipeline)) return pipeline;
   return JournalCorrupt("the row of a pipeline does not match its checksum");
+}
+
+absl::StatusOr<JournalledPublication> PublicationAt(const Statement& row) {
+  JournalledPublication publication{.pipeline = BytesAt(row, 0),
+                                    .life = BytesAt(row, 1),
+                                    .checkpoint = BytesAt(row, 2),
+                                    .version = row.Integer(3),
+                                    .step = row.Integer(4),
+                                    .unix_nanos = row.Integer(5)};
+  if (row.Integer(6) == ChecksumOfPublication(publication)) return publication;
+  return JournalCorrupt("the row of what is published does not match its checksum");
 }
 
 absl::StatusOr<PipelineRequest> RequestAt(const Statement& row) {
@@ -100,14 +129,17 @@ absl::Status DaemonJournal::OpenFiles(const std::string& folder) {
   const JournalPaths paths(folder);
   PENSTOCK_RETURN_IF_ERROR(Blobs::MakeDurableFolder(options_.files, paths.above, paths.name));
   const std::string path = folder + "/daemon.db";
-  PENSTOCK_ASSIGN_OR_RETURN(
-      database_,
-      Database::Open(path, {.migrations = {kFirstDaemonForm}, .files = options_.files, .vfs = options_.vfs}));
+  PENSTOCK_ASSIGN_OR_RETURN(database_, Database::Open(path, {.migrations = {kFirstDaemonForm, kPublications},
+                                                             .files = options_.files,
+                                                             .vfs = options_.vfs}));
   PENSTOCK_ASSIGN_OR_RETURN(mark_, AcknowledgedMark::Open(path + "-acknowledged", options_.vfs));
   const std::pair<Statement*, const char*> statements[] = {
       {&put_pipeline_, "INSERT OR REPLACE INTO pipelines VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)"},
       {&remove_pipeline_, "DELETE FROM pipelines WHERE name = ?1"},
       {&read_pipelines_, "SELECT * FROM pipelines ORDER BY name"},
+      {&put_publication_, "INSERT OR REPLACE INTO publications VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)"},
+      {&remove_publication_, "DELETE FROM publications WHERE pipeline = ?1"},
+      {&read_publications_, "SELECT * FROM publications ORDER BY pipeline"},
       {&put_request_, "INSERT OR REPLACE INTO requests VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"},
       {&find_request_, "SELECT * FROM requests WHERE identity = ?1 AND method = ?2 AND request_id = ?3"},
       {&read_requests_, "SELECT * FROM requests ORDER BY identity, method, request_id"},
@@ -133,6 +165,7 @@ absl::Status DaemonJournal::Verify() {
   }
   if (commits_ < 0 || commits_ > kMostCommits) return JournalCorrupt("its number of commits is none");
   PENSTOCK_RETURN_IF_ERROR(ReadPipelines().status());
+  PENSTOCK_RETURN_IF_ERROR(ReadPublications().status());
   return VerifyRequests();
 }
 
@@ -148,6 +181,23 @@ absl::StatusOr<std::vector<JournalledPipeline>> DaemonJournal::ReadPipelines() {
     if (!found) return rows;
     PENSTOCK_ASSIGN_OR_RETURN(JournalledPipeline row, PipelineAt(read_pipelines_));
     if (!rows.empty() && row.name <= rows.back().name) return JournalCorrupt("the pipelines are not in their order");
+    rows.push_back(std::move(row));
+  }
+}
+
+absl::StatusOr<std::vector<JournalledPublication>> DaemonJournal::ReadPublications() {
+  const absl::Cleanup reset = [this] {
+    mu_.AssertHeld();
+    read_publications_.Reset();
+  };
+  std::vector<JournalledPublication> rows;
+  while (true) {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool found, read_publications_.Step());
+    if (!found) return rows;
+    PENSTOCK_ASSIGN_OR_RETURN(JournalledPublication row, PublicationAt(read_publications_));
+    if (!rows.empty() && row.pipeline <= rows.back().pipeline) {
+      return JournalCorrupt("what is published is not in its order");
+    }
     rows.push_back(std::move(row));
   }
 }
@@ -188,12 +238,21 @@ absl::Status DaemonJournal::Write(const Change& change) {
 }
 
 absl::Status DaemonJournal::WriteRows(const Change& change) {
-  if (change.remove.has_value()) PENSTOCK_RETURN_IF_ERROR(remove_pipeline_.Bind(1, *change.remove).Run());
+  if (change.remove.has_value()) {
+    PENSTOCK_RETURN_IF_ERROR(remove_pipeline_.Bind(1, *change.remove).Run());
+    PENSTOCK_RETURN_IF_ERROR(remove_publication_.Bind(1, *change.remove).Run());
+  }
   if (change.put.has_value()) {
     const JournalledPipeline& row = *change.put;
     put_pipeline_.Bind(1, row.name).Bind(2, row.life).Bind(3, row.owner).Bind(4, row.specification);
     put_pipeline_.Bind(5, row.fingerprint).Bind(6, row.create_unix_nanos);
     PENSTOCK_RETURN_IF_ERROR(put_pipeline_.Bind(7, ChecksumOfPipeline(row)).Run());
+  }
+  if (change.publication.has_value()) {
+    const JournalledPublication& row = *change.publication;
+    put_publication_.Bind(1, row.pipeline).Bind(2, row.life).Bind(3, row.checkpoint).Bind(4, row.version);
+    put_publication_.Bind(5, row.step).Bind(6, row.unix_nanos);
+    PENSTOCK_RETURN_IF_ERROR(put_publication_.Bind(7, ChecksumOfPublication(row)).Run());
   }
   if (!change.request.has_value()) return absl::OkStatus();
   PipelineRequest request = *change.request;
@@ -214,6 +273,11 @@ absl::Status DaemonJournal::ForgetRequests() {
 absl::StatusOr<std::vector<JournalledPipeline>> DaemonJournal::Pipelines() {
   absl::MutexLock lock(&mu_);
   return ReadPipelines();
+}
+
+absl::StatusOr<std::vector<JournalledPublication>> DaemonJournal::Publications() {
+  absl::MutexLock lock(&mu_);
+  return ReadPublications();
 }
 
 absl::StatusOr<std::optional<PipelineRequest>> DaemonJournal::FindRequest(const std::string& identity,

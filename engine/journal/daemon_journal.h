@@ -33,7 +33,17 @@ struct JournalledPipeline {
   int64_t create_unix_nanos = 0;
 };
 
-// A request that creates, updates or deletes a pipeline.
+// From which checkpoint inference of a pipeline is answered.
+struct JournalledPublication {
+  std::string pipeline = {};
+  std::string life = {};        // of the pipeline: one of another life means nothing
+  std::string checkpoint = {};  // empty: nothing is published any more
+  int64_t version = 0;          // the last that was given
+  int64_t step = 0;
+  int64_t unix_nanos = 0;
+};
+
+// A request that creates, updates or deletes a pipeline, or publishes a checkpoint.
 struct PipelineRequest {
   std::string identity = {};
   std::string method = {};  // "CreatePipeline"
@@ -47,9 +57,9 @@ struct PipelineRequest {
 
 // The daemon's own database.
 //
-// Model:     Two tables: pipelines by name, and requests by identity, method and request id. Each row has a checksum. A
-//            change writes both at once: a request is accepted with the row of its pipeline, and settled with the next
-//            one.
+// Model:     Three tables: pipelines by name, what is published of them, and requests by identity, method and request id.
+//            Each row has a checksum. A change writes them at once: a request is accepted with the row of its pipeline,
+//            and settled with the next one. What is published goes with its pipeline.
 // Owns:      The files daemon.db, daemon.db-wal and daemon.db-acknowledged of its folder. Nobody else opens them.
 // Threads:   Any method from any thread. Write() waits for the disk: only threads that may do so call it.
 // Lifecycle: Open(); then at will. Close() and the destructor end it.
@@ -64,9 +74,10 @@ class DaemonJournal {
   };
   // What is written at once.
   struct Change {
-    std::optional<JournalledPipeline> put = {};   // replaces one of its name
-    std::optional<std::string> remove = {};       // a pipeline's name
-    std::optional<PipelineRequest> request = {};  // replaces one of its identity, method and request id
+    std::optional<JournalledPipeline> put = {};             // replaces one of its name
+    std::optional<std::string> remove = {};                 // a pipeline's name
+    std::optional<JournalledPublication> publication = {};  // replaces that of its pipeline
+    std::optional<PipelineRequest> request = {};            // replaces one of its identity, method and request id
   };
 
   // The folder is made if it is missing; the folder above it must be there.
@@ -77,6 +88,7 @@ class DaemonJournal {
   absl::Status Write(const Change& change) ABSL_LOCKS_EXCLUDED(mu_);
   // By name.
   absl::StatusOr<std::vector<JournalledPipeline>> Pipelines() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::vector<JournalledPublication>> Publications() ABSL_LOCKS_EXCLUDED(mu_);  // by pipeline
   absl::StatusOr<std::optional<PipelineRequest>> FindRequest(const std::string& identity, const std::string& method,
                                                              const std::string& request_id) ABSL_LOCKS_EXCLUDED(mu_);
   // Copies it into another folder, which must be there, with the names that its files have here.
@@ -88,6 +100,7 @@ class DaemonJournal {
   absl::Status OpenFiles(const std::string& folder) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Verify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::vector<JournalledPipeline>> ReadPipelines() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::vector<JournalledPublication>> ReadPublications() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status VerifyRequests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status WriteRows(const Change& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ForgetRequests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -103,6 +116,9 @@ class DaemonJournal {
   Statement put_pipeline_ ABSL_GUARDED_BY(mu_);
   Statement remove_pipeline_ ABSL_GUARDED_BY(mu_);
   Statement read_pipelines_ ABSL_GUARDED_BY(mu_);
+  Statement put_publication_ ABSL_GUARDED_BY(mu_);
+  Statement remove_publication_ ABSL_GUARDED_BY(mu_);
+  Statement read_publications_ ABSL_GUARDED_BY(mu_);
   Statement put_request_ ABSL_GUARDED_BY(mu_);
   Statement find_request_ ABSL_GUARDED_BY(mu_);
   Statement read_requests_ ABSL_GUARDED_BY(mu_);

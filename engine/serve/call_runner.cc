@@ -18,6 +18,7 @@
 #include "engine/exec/signature_check.h"
 #include "engine/serve/batch_rows.h"
 #include "engine/serve/open_training.h"
+#include "engine/serve/published_weights.h"
 #include "engine/serve/saved_state.h"
 #include "engine/tensor/micro_batch.h"
 
@@ -132,6 +133,8 @@ absl::Status CallRunner::CheckTensors(Call& call) const {
   }
   if (const auto* infer = call.As<InferCall>()) {
     call.batch_key = BatchKeyOf(inputs, infer->request, call.outputs_stay);
+    const auto& weights = call.context.weights;
+    if (weights != nullptr && !call.batch_key.empty()) absl::StrAppend(&call.batch_key, " of ", weights->version);
   }
   call.inputs_checked = true;
   return absl::OkStatus();
@@ -181,6 +184,11 @@ absl::StatusOr<ContributionRequest> CallRunner::Complete(const ContributionCall&
   return request;
 }
 
+Pipeline& CallRunner::EngineOf(const Call& call) const {
+  const auto& weights = call.context.weights;
+  return weights == nullptr ? *pipeline_ : *weights->pipeline;
+}
+
 void CallRunner::StartInference(Call& call, std::function<void(absl::StatusOr<RunOutcome>)> done) const {
   if (const auto* evaluate = call.As<EvaluateCall>()) {
     absl::StatusOr<ContributionRequest> batch = Complete(evaluate->batch, call);
@@ -192,15 +200,15 @@ void CallRunner::StartInference(Call& call, std::function<void(absl::StatusOr<Ru
   absl::StatusOr<ForwardRequest> request = Complete(call.As<InferCall>()->request, call);
   if (!request.ok()) return done(request.status());
   request->turn = call.turn;
-  pipeline_->InferAsync(*std::move(request),
-                        [done = std::move(done), rows = call.rows](absl::StatusOr<ForwardOutcome> outcome) {
-                          if (!outcome.ok()) return done(outcome.status());
-                          RunOutcome run;
-                          run.step = outcome->step;
-                          run.rows = rows;
-                          run.outputs = std::move(outcome->outputs);
-                          done(std::move(run));
-                        });
+  EngineOf(call).InferAsync(*std::move(request),
+                            [done = std::move(done), rows = call.rows](absl::StatusOr<ForwardOutcome> outcome) {
+                              if (!outcome.ok()) return done(outcome.status());
+                              RunOutcome run;
+                              run.step = outcome->step;
+                              run.rows = rows;
+                              run.outputs = std::move(outcome->outputs);
+                              done(std::move(run));
+                            });
 }
 
 void CallRunner::StartBatch(const std::vector<CallPointer>& calls, int64_t micro_batch_rows, BatchDone done) const {
@@ -234,9 +242,10 @@ void CallRunner::StartBatch(const std::vector<CallPointer>& calls, int64_t micro
   request.cancel = calls.size() == 1 ? first.cancel : std::make_shared<CancelToken>(std::move(tokens));
   request.turn = first.turn;
   request.outputs_stay = first.outputs_stay;
-  pipeline_->InferAsync(std::move(request), [done = std::move(done), rows = std::move(rows),
-                                             held = std::make_shared<MemoryReservation>(std::move(held))](
-                                                absl::StatusOr<ForwardOutcome> outcome) {
+  // Calls of one key have the same weights.
+  EngineOf(first).InferAsync(std::move(request), [done = std::move(done), rows = std::move(rows),
+                                                  held = std::make_shared<MemoryReservation>(std::move(held))](
+                                                     absl::StatusOr<ForwardOutcome> outcome) {
     held->Release();
     if (!outcome.ok()) return done(outcome.status());
     done(Guarded("a batch of inference", [&]() -> absl::StatusOr<std::vector<RunOutcome>> {
@@ -342,6 +351,10 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
     if (save.keep > 0) Rotate(save.keep, id);
     return executed;
   }
+  CheckpointPins::Hold replaced;
+  if (save.replace) {
+    PENSTOCK_ASSIGN_OR_RETURN(replaced, Change(id));
+  }
   if (!save.replace || !checkpoints_->Find(id).ok()) PENSTOCK_RETURN_IF_ERROR(checkpoints_->CheckFree(id));
   // Before the state is copied.
   const int64_t bytes = ByteSize(pipeline_->StateShapes());
@@ -358,7 +371,7 @@ absl::StatusOr<Executed> CallRunner::Run(const SaveCall& save, Call& call) {
                               .specification = Specification(),
                               .rotating = save.keep > 0,
                               .place = PlaceOf(call)};
-  executed.write = [this, copy, id, facts, save, cancel = call.cancel]() -> absl::StatusOr<CheckpointInfo> {
+  executed.write = [this, copy, id, facts, save, replaced, cancel = call.cancel]() -> absl::StatusOr<CheckpointInfo> {
     PENSTOCK_ASSIGN_OR_RETURN(CheckpointInfo saved, checkpoints_->Save(id, facts, copy->state,
                                                                        {.cancel = save.last ? cancel.get() : nullptr,
                                                                         .beyond_quota = save.last,
@@ -412,13 +425,16 @@ absl::StatusOr<CallRunner::WriteState> CallRunner::CopyState(const std::string& 
 void CallRunner::Rotate(int keep, const std::string& saved) const {
   std::vector<CheckpointInfo> rotating = checkpoints_->List();
   std::erase_if(rotating, [&](const CheckpointInfo& info) {
-    return !info.rotating || !info.damage.empty() || info.id == saved || info.id == origin_.restored_from;
+    return !info.rotating || !info.damage.empty() || info.id == saved || info.id == origin_.restored_from ||
+           pins_->IsPinned(info.id);
   });
   std::sort(rotating.begin(), rotating.end(), [](const CheckpointInfo& a, const CheckpointInfo& b) {
     return std::tie(a.create_time, a.step, a.id) < std::tie(b.create_time, b.step, b.id);
   });
   for (size_t i = 0; i + static_cast<size_t>(keep) <= rotating.size(); ++i) {
     const std::string& id = rotating[i].id;
+    const absl::StatusOr<CheckpointPins::Hold> change = pins_->Change(id);
+    if (!change.ok()) continue;  // it has been published meanwhile
     if (const absl::Status removed = checkpoints_->Remove(id); !removed.ok()) {
       LogWarning("can't delete an old checkpoint",
                  {{"pipeline", name_}, {"checkpoint", id}, {"error", std::string(removed.message())}});
@@ -464,8 +480,15 @@ absl::StatusOr<Executed> CallRunner::Run(const CopyCall& copy, Call& call) const
   return executed;
 }
 
+absl::StatusOr<CheckpointPins::Hold> CallRunner::Change(const std::string& id) const {
+  absl::StatusOr<CheckpointPins::Hold> change = pins_->Change(id);
+  if (!change.ok()) return WithValue(change.status(), "pipeline", name_);
+  return change;
+}
+
 absl::StatusOr<Executed> CallRunner::Run(const DeleteCall& remove, Call& call) const {
   PENSTOCK_RETURN_IF_ERROR(CheckUnused(remove.id));
+  PENSTOCK_ASSIGN_OR_RETURN(const CheckpointPins::Hold change, Change(remove.id));
   const absl::Status removed = checkpoints_->Remove(remove.id);
   if (!call.again || !absl::IsNotFound(removed)) PENSTOCK_RETURN_IF_ERROR(removed);
   Executed executed;

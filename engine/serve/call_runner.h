@@ -15,6 +15,7 @@
 #include "engine/exec/pipeline.h"
 #include "engine/ledger/memory_ledger.h"
 #include "engine/serve/call.h"
+#include "engine/serve/checkpoint_pins.h"
 #include "engine/serve/parameter_reader.h"
 #include "engine/serve/training_state.h"
 
@@ -48,16 +49,18 @@ struct CheckpointOrigin {
 // Owns:      the copies of parameters that are read, with their readers. Pipeline, folder and ledger outlive it.
 // Threads:   Run() from the training thread, SaveState() too; the others from any, for calls that are theirs.
 // Fails:     as the Pipeline and the folder; TENSOR_SIGNATURE, WRONG_TYPE, reasons of handles for inputs;
-//            PARAMETER_NOT_FOUND; MODEL_MISMATCH for a checkpoint of another model file; as ParameterReader.
+//            PARAMETER_NOT_FOUND; MODEL_MISMATCH for a checkpoint of another model file; as ParameterReader;
+//            CHECKPOINT_IN_USE for one that is published, where it would be deleted or replaced.
 class CallRunner {
  public:
-  // `memory`: where copies of the parameters are reserved; null: nobody counts them.
+  // `pins`: of the checkpoints that stay. `memory`: where copies of the parameters are reserved; null: nobody counts them.
   CallRunner(std::string name, CheckpointOrigin origin, Pipeline* pipeline, CheckpointFolder* checkpoints,
-             MemoryLedger* memory)
+             CheckpointPins* pins, MemoryLedger* memory)
       : name_(name),
         origin_(std::move(origin)),
         pipeline_(pipeline),
         checkpoints_(checkpoints),
+        pins_(pins),
         memory_(memory),
         reader_(std::move(name), pipeline, memory) {}
 
@@ -86,6 +89,8 @@ class CallRunner {
 
  private:
   int64_t OutputBytes(const NamedValues& inputs, const Call& call) const;
+  // What an inference runs on.
+  Pipeline& EngineOf(const Call& call) const;
   absl::StatusOr<ForwardRequest> Complete(ForwardRequest request, Call& call) const;
   absl::StatusOr<ContributionRequest> Complete(const ContributionCall& contribution, Call& call) const;
 
@@ -117,6 +122,8 @@ class CallRunner {
   std::optional<CheckpointInfo> SavedBy(const Call& call, const std::string& id) const;
   // Fails: CHECKPOINT_IN_USE for one that a replay may begin from.
   absl::Status CheckUnused(const std::string& id) const;
+  // The right to delete or replace one. Fails: CHECKPOINT_IN_USE.
+  absl::StatusOr<CheckpointPins::Hold> Change(const std::string& id) const;
   // Deletes the oldest of the rotating checkpoints beyond `keep`; `saved` is one. What can't be deleted is logged.
   void Rotate(int keep, const std::string& saved) const;
   // Puts the state in the place of the pipeline's; gradients of the weights that are gone go too.
@@ -128,6 +135,7 @@ class CallRunner {
   std::shared_ptr<const std::string> specification_;  // of the last save
   Pipeline* const pipeline_;
   CheckpointFolder* const checkpoints_;
+  CheckpointPins* const pins_;
   MemoryLedger* const memory_;
   const ParameterReader reader_;
 };

@@ -24,6 +24,8 @@
 
 namespace penstock {
 
+struct InferenceWeights;
+
 // What every call carries beside its tensors: caller, ids, lease, timeout.
 struct CallContext {
   std::string caller = {};
@@ -38,6 +40,8 @@ struct CallContext {
   std::shared_ptr<CallObserver> observer = {};          // null: nobody wants to hear how it went
   std::shared_ptr<void> place = {};                     // the caller's in the admission; the call drops it at its end
   std::shared_ptr<MemoryReservation> inputs_held = {};  // of what came with the call; null: nobody counts it
+  // Of an inference, from its acceptance to its end: what it runs on. Null: the live weights.
+  std::shared_ptr<const InferenceWeights> weights = {};
 };
 
 // A tensor of a handle, finished or not, or one of its values. An empty name means the only one.
@@ -61,6 +65,7 @@ struct InferCall {
   std::vector<InputSource> inputs = {};
   ForwardRequest request = {};  // its priority: higher first among those that wait
   int64_t reply_bytes = 0;      // outputs of at most so many go with the reply: they are made on the host
+  std::string version = {};     // of the weights, as PublishedWeights::Select()
 };
 
 struct ForwardCall {
@@ -195,6 +200,7 @@ struct Accepted {
   std::string request_id = {};
   int64_t sequence = 0;  // 0 for inference and evaluation
   int64_t step = 0;      // finished steps when it was accepted
+  int64_t version = 0;   // of the weights, for an inference that is accepted now
   std::optional<HandleName> outcome = {};
   std::optional<HandleName> outputs = {};
   std::optional<HandleName> graph = {};

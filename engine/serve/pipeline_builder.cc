@@ -9,6 +9,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/error.h"
 #include "engine/base/freed_memory.h"
+#include "engine/base/guard.h"
 #include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/checkpoint/checkpoint_store.h"
@@ -164,7 +165,7 @@ absl::StatusOr<MadeEngine> PipelineBuilder::MakeEngine(const std::string& name, 
   held->gone = life.gone;
   PENSTOCK_ASSIGN_OR_RETURN(held->stages, HoldMemory({MemoryClass::kPipelines, recipe->caller, name}, &engine));
   absl::Status traces;
-  if (options_.metrics != nullptr) {
+  if (options_.metrics != nullptr && life.counted) {
     engine.metrics = [&](const Plan& plan) {
       made.metrics = MakePipelineMetrics(*options_.metrics, name, plan);
       // A ring takes a page when it first writes there.
@@ -191,10 +192,16 @@ absl::StatusOr<MadeEngine> PipelineBuilder::MakeEngine(const std::string& name, 
 absl::StatusOr<MadeEngine> PipelineBuilder::BuildNext(const std::string& name, const std::string& life,
                                                       PipelineRecipe* recipe, const MayRehearse& may_rehearse,
                                                       Planning* planning) const {
+  return MakeNext(name, {.id = life}, recipe, may_rehearse, planning);
+}
+
+absl::StatusOr<MadeEngine> PipelineBuilder::MakeNext(const std::string& name, const PipelineLife& life,
+                                                     PipelineRecipe* recipe, const MayRehearse& may_rehearse,
+                                                     Planning* planning) const {
   planning->Enter(PlanPhase::kLoading, 1);
   absl::Cleanup tidy = [] { ReturnFreedMemory(); };  // a part of it may have stood
   const std::string digest = recipe->spec.model.program_digest;
-  PENSTOCK_ASSIGN_OR_RETURN(MadeEngine next, MakeEngine(name, {.id = life}, recipe, may_rehearse, planning));
+  PENSTOCK_ASSIGN_OR_RETURN(MadeEngine next, MakeEngine(name, life, recipe, may_rehearse, planning));
   if (recipe->spec.model.program_digest != digest) {
     return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
                  absl::StrCat("the exported program is another one by now: the pipeline's has the digest ", digest,
@@ -202,6 +209,41 @@ absl::StatusOr<MadeEngine> PipelineBuilder::BuildNext(const std::string& name, c
   }
   std::move(tidy).Cancel();
   return next;
+}
+
+absl::StatusOr<MadeEngine> PipelineBuilder::BuildPublished(const std::string& name, const std::string& life,
+                                                           PipelineRecipe recipe, const std::string& checkpoint,
+                                                           Planning* planning) const {
+  recipe.spec.optimizer = {.name = "sgd"};  // which keeps no state
+  const PipelineLife beside{.id = life, .again = true, .counted = false};
+  PENSTOCK_ASSIGN_OR_RETURN(MadeEngine made, MakeNext(
+                                                 name, beside, &recipe, [] { return false; }, planning));
+  std::string digest = recipe.spec_digest;
+  if (!recipe.spec.model.program_digest.empty()) absl::StrAppend(&digest, " ", recipe.spec.model.program_digest);
+  PENSTOCK_RETURN_IF_ERROR(
+      Restore({name, checkpoint}, digest, {MemoryClass::kSnapshots, recipe.caller, name}, *made.pipeline));
+  return made;
+}
+
+void PipelineBuilder::PublishAgain(const PipelineLife& life, const PipelineRecipe& recipe, ServedPipeline& served,
+                                   Planning* planning) const {
+  Publication published = life.published;
+  absl::StatusOr<MadeEngine> made = Guarded("published weights", [&] {
+    return BuildPublished(served.name(), life.id, recipe, published.checkpoint, planning);
+  });
+  if (made.ok()) {
+    published.step = (*made).pipeline->step();
+  } else {
+    published.error = WithValue(made.status(), "pipeline", served.name());
+    LogError("what was published can't be loaded: inference of it fails until something else is published",
+             {{"pipeline", served.name()},
+              {"checkpoint", published.checkpoint},
+              {"reason", ReasonOf(made.status())},
+              {"error", std::string(made.status().message())}});
+  }
+  CheckpointPins::Hold pin = served.PinCheckpoint(published.checkpoint).value_or(nullptr);
+  served.Publish(
+      PublishedWeights::Prepare(std::move(published), made.ok() ? *std::move(made) : MadeEngine(), std::move(pin)));
 }
 
 absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std::string& name,
@@ -253,10 +295,13 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   hosting.metrics = metrics;
   hosting.held = std::move(engine.held);
   hosting.on_lost = life.lost;
+  hosting.published = life.published;
+  hosting.on_unused_weights = life.unused_weights;
   hosting.memory = options_.memory;
   PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<ServedPipeline> served,
                             ServedPipeline::Start(std::move(engine.pipeline), std::move(checkpoints),
                                                   std::move(hosting), std::move(durable)));
+  if (life.published.any()) PublishAgain(life, *recipe, *served, planning);
   // What it was made from may be deleted before its first call.
   if (recipe->from.has_value() && !life.again) PENSTOCK_RETURN_IF_ERROR(served->SaveForJournal());
   std::move(forget).Cancel();

@@ -71,10 +71,14 @@ struct JournalSetup {
 struct PipelineLife {
   std::string id;  // empty: nothing of it outlives the process
   bool again = false;
+  bool counted = true;                // its stages are counted, and their steps traced
+  Publication published = {};         // of the life before
   std::function<bool()> wanted = {};  // asked while its calls are made again; null: yes
   // Told that it has lost a rank, perhaps more than once and before it is made, on any thread; must not block. Null:
   // nobody is.
   std::function<void(const absl::Status&)> lost = {};
+  // Told that ServedPipeline::DestroyUnusedWeights() has something to do, in the same way.
+  std::function<void()> unused_weights = {};
   // Called when all that was made has gone, and its memory with it, on any thread; must not block. Null: nobody is.
   std::function<void()> gone = {};
 };
@@ -120,6 +124,10 @@ class PipelineBuilder {
   // the registry. Fails: also FAILED_PRECONDITION / MODEL_MISMATCH for a program that is another one by now.
   absl::StatusOr<MadeEngine> BuildNext(const std::string& name, const std::string& life, PipelineRecipe* recipe,
                                        const MayRehearse& may_rehearse, Planning* planning) const;
+  // The same with the weights of a checkpoint of the pipeline's own, to infer with: without state of the optimizer, and
+  // without counts and traces. Fails: also as Restore().
+  absl::StatusOr<MadeEngine> BuildPublished(const std::string& name, const std::string& life, PipelineRecipe recipe,
+                                            const std::string& checkpoint, Planning* planning) const;
   // The folder of a life's journal. Without a journal, empty.
   std::string JournalFolder(const std::string& life) const;
 
@@ -135,6 +143,11 @@ class PipelineBuilder {
   // Reads the program, fills in its digest, and makes the stages, with what counts and traces them.
   absl::StatusOr<MadeEngine> MakeEngine(const std::string& name, const PipelineLife& life, PipelineRecipe* recipe,
                                         const MayRehearse& may_rehearse, Planning* planning) const;
+  absl::StatusOr<MadeEngine> MakeNext(const std::string& name, const PipelineLife& life, PipelineRecipe* recipe,
+                                      const MayRehearse& may_rehearse, Planning* planning) const;
+  // Brings what was published back, or says with it why that is not possible.
+  void PublishAgain(const PipelineLife& life, const PipelineRecipe& recipe, ServedPipeline& served,
+                    Planning* planning) const;
   // Opens the journal of a life; of one that is made again, finds the state and the recipe that it goes on from.
   absl::Status OpenJournal(const std::string& name, const PipelineLife& life, PipelineRecipe* recipe,
                            ServedPipeline::Durable* durable, std::optional<LoadedCheckpoint>* base) const;

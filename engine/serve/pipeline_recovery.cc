@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -108,6 +109,14 @@ absl::Status PipelineTable::Recover(std::function<void()> done) {
     if (!info.place.automatic || lives.contains(info.place.life)) continue;
     AutomaticCheckpoints::RemoveAll(*checkpoints.FindFolder(info.pipeline), info.place.life);
   }
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<JournalledPublication> publications, journal_->Publications());
+  std::map<std::string, Publication> published;  // by life
+  for (const JournalledPublication& row : publications) {
+    published[row.life] = {.checkpoint = row.checkpoint,
+                           .version = row.version,
+                           .step = row.step,
+                           .time = absl::FromUnixNanos(row.unix_nanos)};
+  }
   for (const JournalledPipeline& row : rows) {
     auto planning =
         std::make_shared<Planning>(builder_.options().clock, kAgainSeconds, [this] { return IsDraining(); });
@@ -120,9 +129,9 @@ absl::Status PipelineTable::Recover(std::function<void()> done) {
       SetState(entry, PipelineEntry::State::kCreating);
       entries_.emplace(row.name, std::move(entry));
     }
-    creations_.Post([this, row, planning] {
+    creations_.Post([this, row, planning, publication = published[row.life]] {
       creations_.HoldTurn(absl::InfiniteDuration());
-      RecoverNow(row, planning);
+      RecoverNow(row, publication, planning);
     });
   }
   creations_.Post(std::move(done));
@@ -136,7 +145,8 @@ absl::StatusOr<PipelineRecipe> PipelineTable::RecipeOf(const JournalledPipeline&
   return recipe;
 }
 
-void PipelineTable::RecoverNow(const JournalledPipeline& row, const std::shared_ptr<Planning>& planning) {
+void PipelineTable::RecoverNow(const JournalledPipeline& row, const Publication& published,
+                               const std::shared_ptr<Planning>& planning) {
   PipelineRecipe recipe;
   absl::StatusOr<std::shared_ptr<ServedPipeline>> made =
       Guarded("a pipeline that is made again", [&]() -> absl::StatusOr<std::shared_ptr<ServedPipeline>> {
@@ -147,6 +157,7 @@ void PipelineTable::RecoverNow(const JournalledPipeline& row, const std::shared_
         }
         PipelineLife life = NewLifeOf(row.name, row.life, /*again=*/true);
         life.wanted = [this] { return !IsDraining(); };
+        life.published = published;
         return builder_.Build(row.name, life, &recipe, may_rehearse_, planning.get());
       });
   EndBuild(row.name, std::move(made), std::move(recipe));

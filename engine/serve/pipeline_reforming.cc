@@ -49,6 +49,9 @@ PipelineLife PipelineTable::NewLifeOf(const std::string& name, const std::string
       table.LoseNow(name, number, why, seen);
     });
   };
+  life.unused_weights = [losses = losses_, name, number] {
+    losses->Post([name, number](PipelineTable& table) { table.DestroyUnusedWeights(name, number); });
+  };
   // From a destructor. Without memory for the job, a pipeline that has lost a rank waits for the daemon's next start.
   life.gone = [losses = losses_, name, number] {
     Guarded("the end of a pipeline", [&] {

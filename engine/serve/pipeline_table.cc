@@ -1,4 +1,4 @@
-// Creation, retry and drain of pipelines; deletion stands in pipeline_deletion, updates in pipeline_update, what outlives the process in
+// Creation, retry and drain of pipelines; deletion stands in pipeline_deletion, updates in pipeline_update, publications in pipeline_publishing, what outlives the process in
 // pipeline_recovery, how a pipeline is made in pipeline_builder. Under the one lock each sees what the others have begun.
 
 #include "engine/serve/pipeline_table.h"

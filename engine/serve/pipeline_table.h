@@ -116,6 +116,15 @@ class PipelineTable {
   void Update(CallContext context, std::string name, PipelineRecipe recipe, const AcceptUpdate& accept,
               UpdateCallback done) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // What inference of a pipeline is answered from: a checkpoint of its own, until the next call; empty: the live weights.
+  // `recipe`: what the pipeline is made from, with its plan. Builds the weights beside what stands; training goes on. Calls
+  // back when inference that is accepted sees them; a failure leaves everything as it was. As Update(), it goes on if nobody
+  // waits any more, and so do retries.
+  // Fails:     as Update(), for updates of it too; as PipelineBuilder::BuildPublished(); CHECKPOINT_IN_USE for one that is
+  //            being deleted or replaced; of the journal.
+  void Publish(CallContext context, std::string name, std::string checkpoint, PipelineRecipe recipe,
+               UpdateCallback done) ABSL_LOCKS_EXCLUDED(mu_);
+
   // What Create() would do, without doing it. CANCELLED / WORK_CANCELLED soon after `cancel`.
   void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
 
@@ -187,14 +196,30 @@ class PipelineTable {
   absl::StatusOr<PipelineEntry> CreateNow(const std::string& name, const RequestKey& key,
                                           const std::string& payload_digest, PipelineRecipe recipe, Planning* planning)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void RecoverNow(const JournalledPipeline& row, const std::shared_ptr<Planning>& planning) ABSL_LOCKS_EXCLUDED(mu_);
+  void RecoverNow(const JournalledPipeline& row, const Publication& published,
+                  const std::shared_ptr<Planning>& planning) ABSL_LOCKS_EXCLUDED(mu_);
   // An update: its engine is made on the thread of creations, waits for its turn, and ends on the thread of deletions.
   struct UpdateJob;
   using UpdatePointer = std::shared_ptr<UpdateJob>;
-  bool Serves(const UpdateJob& update) const ABSL_LOCKS_EXCLUDED(mu_);
+  // What an update and a publication share: the entry of a pipeline that may be changed, and no other call changes then; and
+  // the end of that, with the entry as it is.
+  absl::StatusOr<PipelineEntry> BeginChange(const std::string& name, const AcceptUpdate& accept = nullptr)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<PipelineEntry> EndChange(const std::string& name, const std::weak_ptr<ServedPipeline>& changed,
+                                          const absl::Status& status, const std::function<void(PipelineEntry&)>& change)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  static EntryCallback UnlessGone(const std::string& name, UpdateCallback done);
+  bool Serves(const std::string& name, const std::weak_ptr<ServedPipeline>& changed) const ABSL_LOCKS_EXCLUDED(mu_);
   void MakeNext(const UpdatePointer& update, Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
   void EndUpdate(const UpdatePointer& update, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RecordUpdate(const UpdateJob& update) const ABSL_LOCKS_EXCLUDED(mu_);
+  // A publication, on the thread of creations.
+  struct PublishJob;
+  absl::Status PublishNow(const PublishJob& job, Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status RecordPublication(const PublishJob& job, const Publication& publication) const ABSL_LOCKS_EXCLUDED(mu_);
+  void EndPublication(const PublishJob& job, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  // Of the build of that number; on the thread of deletions.
+  void DestroyUnusedWeights(const std::string& name, uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
   // What a pipeline of the journal is made from again.
   absl::StatusOr<PipelineRecipe> RecipeOf(const JournalledPipeline& row) const;
 
@@ -208,7 +233,7 @@ class PipelineTable {
     bool due = false;                                   // the group has become complete since it was tried
     bool building = false;                              // or is about to be
     std::function<void()> deletion = {};                // that waits for the end of that
-    bool updating = false;                              // another engine is made for it, or waits for its turn
+    bool updating = false;  // another engine is made for it, or waits for its turn; or a checkpoint is published
   };
   // Where pipelines that may outlive the table tell what has become of them.
   class Losses {

@@ -42,7 +42,10 @@ absl::Status NotReady(const std::string& name, const std::string& why) {
 absl::Status OverRanks(const std::string& name) {
   return PipelineError(
       absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
-      absl::StrCat("pipeline ", name, " can't be updated: it has, or would have, stages on several ranks"), name);
+      absl::StrCat(
+          "pipeline ", name,
+          " can't be updated, nor a checkpoint of it published: it has, or would have, stages on several ranks"),
+      name);
 }
 
 }  // namespace
@@ -56,40 +59,21 @@ void PipelineTable::Update(CallContext context, std::string name, PipelineRecipe
                                             .payload_digest = context.payload_digest,
                                             .recipe = std::move(recipe)});
   const Start start = [&](std::optional<Standing>*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
-    if (draining_) return TableDraining();
-    const auto found = entries_.find(name);
-    if (found == entries_.end()) return PipelineNotFound(name);
-    const PipelineEntry& entry = found->second;
-    if (entry.state != PipelineEntry::State::kReady || entry.pipeline == nullptr) {
-      return NotReady(name, " does not serve");
-    }
-    PENSTOCK_RETURN_IF_ERROR(entry.pipeline->pipeline().health());
-    Making& making = makings_[name];
-    if (making.updating) return NotReady(name, " is being updated by another call");
-    if (accept) PENSTOCK_RETURN_IF_ERROR(accept(entry));
-    if (SpansRanks(entry.pipeline->pipeline().plan())) return OverRanks(name);
+    PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry entry, BeginChange(name, accept));
     update->pipeline = entry.pipeline;
-    update->life = entry.life;
-    update->recipe.caller = entry.caller;
-    making.updating = true;
+    update->life = std::move(entry.life);
+    update->recipe.caller = std::move(entry.caller);
     return absl::OkStatus();
   };
   const absl::StatusOr<bool> met = MetBefore(update->key, context.payload_digest);
   if (!met.ok()) return done(met.status());
   if (*met) return done(Get(name));
-  update->join = Begin(
-      update->key, context,
-      [name, done = std::move(done)](absl::StatusOr<PipelineEntry> entry) {
-        // Of a retry: the pipeline that was updated then may be gone.
-        const bool gone = entry.ok() && entry->pipeline == nullptr && entry->state == PipelineEntry::State::kReady;
-        done(gone ? PipelineNotFound(name) : std::move(entry));
-      },
-      start);
+  update->join = Begin(update->key, context, UnlessGone(name, std::move(done)), start);
   if (update->join == nullptr) return;
   const absl::Status posted = Guarded("the update of a pipeline", [&] {
     const auto planning =
         std::make_shared<Planning>(builder_.options().clock, update->recipe.spec.limits.planning_seconds,
-                                   [this, update] { return IsDraining() || !Serves(*update); });
+                                   [this, update] { return IsDraining() || !Serves(update->name, update->pipeline); });
     creations_.Post([this, update, planning] {
       creations_.HoldTurn(TurnOf(update->recipe.spec));
       const absl::Status made = Guarded("the update of a pipeline", [&] { MakeNext(update, planning.get()); });
@@ -100,18 +84,45 @@ void PipelineTable::Update(CallContext context, std::string name, PipelineRecipe
   if (!posted.ok()) EndUpdate(update, posted);
 }
 
-// The pipeline that the update is of is there, and is not being deleted.
-bool PipelineTable::Serves(const UpdateJob& update) const {
-  const std::shared_ptr<ServedPipeline> pipeline = update.pipeline.lock();  // goes without the lock
+// Of a retry: the pipeline that was changed then may be gone.
+PipelineTable::EntryCallback PipelineTable::UnlessGone(const std::string& name, UpdateCallback done) {
+  return [name, done = std::move(done)](absl::StatusOr<PipelineEntry> entry) {
+    const bool gone = entry.ok() && entry->pipeline == nullptr && entry->state == PipelineEntry::State::kReady;
+    done(gone ? PipelineNotFound(name) : std::move(entry));
+  };
+}
+
+absl::StatusOr<PipelineEntry> PipelineTable::BeginChange(const std::string& name, const AcceptUpdate& accept) {
+  if (draining_) return TableDraining();
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return PipelineNotFound(name);
+  const PipelineEntry& entry = found->second;
+  if (entry.state != PipelineEntry::State::kReady || entry.pipeline == nullptr) {
+    return NotReady(name, " does not serve");
+  }
+  PENSTOCK_RETURN_IF_ERROR(entry.pipeline->pipeline().health());
+  Making& making = makings_[name];
+  if (making.updating) return NotReady(name, " is being updated by another call");
+  if (accept) PENSTOCK_RETURN_IF_ERROR(accept(entry));
+  if (SpansRanks(entry.pipeline->pipeline().plan())) return OverRanks(name);
+  PipelineEntry changed = entry;
+  making.updating = true;
+  return changed;
+}
+
+// The pipeline that is changed is there, and is not being deleted.
+bool PipelineTable::Serves(const std::string& name, const std::weak_ptr<ServedPipeline>& changed) const {
+  const std::shared_ptr<ServedPipeline> pipeline = changed.lock();  // goes without the lock
   absl::MutexLock lock(&mu_);
-  const auto found = entries_.find(update.name);
+  const auto found = entries_.find(name);
   return pipeline != nullptr && found != entries_.end() && found->second.pipeline == pipeline &&
          found->second.state != PipelineEntry::State::kDeleting;
 }
 
 void PipelineTable::MakeNext(const UpdatePointer& update, Planning* planning) {
   absl::StatusOr<MadeEngine> next = NotReady(update->name, " is being deleted");
-  if (Serves(*update)) next = builder_.BuildNext(update->name, update->life, &update->recipe, may_rehearse_, planning);
+  if (Serves(update->name, update->pipeline))
+    next = builder_.BuildNext(update->name, update->life, &update->recipe, may_rehearse_, planning);
   if (next.ok() && SpansRanks(next->pipeline->plan())) next = OverRanks(update->name);
   const std::shared_ptr<ServedPipeline> pipeline = update->pipeline.lock();
   if (next.ok() && pipeline == nullptr) next = NotReady(update->name, " is being deleted");
@@ -164,24 +175,30 @@ absl::Status PipelineTable::RecordUpdate(const UpdateJob& update) const {
   return journal_->Write(change);
 }
 
+absl::StatusOr<PipelineEntry> PipelineTable::EndChange(const std::string& name,
+                                                       const std::weak_ptr<ServedPipeline>& changed,
+                                                       const absl::Status& status,
+                                                       const std::function<void(PipelineEntry&)>& change) {
+  const std::shared_ptr<ServedPipeline> pipeline = changed.lock();  // goes without the lock
+  absl::MutexLock lock(&mu_);
+  const auto found = entries_.find(name);
+  const bool stands = pipeline != nullptr && found != entries_.end() && found->second.pipeline == pipeline;
+  if (stands) makings_[name].updating = false;
+  if (!status.ok()) return status;
+  if (!stands) return NotReady(name, " was deleted meanwhile");
+  PipelineEntry& entry = found->second;
+  change(entry);
+  SetState(entry, entry.state);  // another version
+  return entry;
+}
+
 void PipelineTable::EndUpdate(const UpdatePointer& update, const absl::Status& status) {
   const std::string& name = update->name;
-  absl::StatusOr<PipelineEntry> answer = status.ok() ? NotReady(name, " was deleted meanwhile") : status;
-  {
-    const std::shared_ptr<ServedPipeline> pipeline = update->pipeline.lock();  // goes without the lock
-    absl::MutexLock lock(&mu_);
-    const auto found = entries_.find(name);
-    const bool stands = pipeline != nullptr && found != entries_.end() && found->second.pipeline == pipeline;
-    if (stands) makings_[name].updating = false;
-    if (stands && status.ok()) {
-      PipelineEntry& entry = found->second;
-      entry.spec = update->recipe.asked.value_or(update->recipe.spec);
-      entry.spec.model.program_digest = update->recipe.spec.model.program_digest;
-      entry.spec.sample = nullptr;
-      SetState(entry, entry.state);  // another version
-      answer = entry;
-    }
-  }
+  absl::StatusOr<PipelineEntry> answer = EndChange(name, update->pipeline, status, [&](PipelineEntry& entry) {
+    entry.spec = update->recipe.asked.value_or(update->recipe.spec);
+    entry.spec.model.program_digest = update->recipe.spec.model.program_digest;
+    entry.spec.sample = nullptr;
+  });
   if (answer.ok()) {
     // The update stands without it, as its checkpoint says; a retry after a restart would make it once more.
     if (const absl::Status recorded = RecordUpdate(*update); !recorded.ok()) {

@@ -56,6 +56,14 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> ServedPipeline::Start(std::uniqu
                                                             std::move(metrics)));
   served->calls_.owner = served;
   served->calls_.on_lost = served->options_.on_lost;
+  if (Publication published = served->options_.published; published.version != kLiveVersion) {
+    CheckpointPins::Hold pin;
+    if (published.any()) {  // before calls are made again
+      PENSTOCK_ASSIGN_OR_RETURN(pin, served->PinCheckpoint(published.checkpoint));
+      published.error = Error(absl::StatusCode::kUnavailable, "STARTING", "the published weights are not loaded yet");
+    }
+    served->Publish(PublishedWeights::Prepare(std::move(published), {}, std::move(pin)));
+  }
   if (served->journal_ != nullptr) PENSTOCK_RETURN_IF_ERROR(served->Replay(from, std::move(wanted)));
   served->training_.Start();
   served->inference_.Start();
@@ -101,6 +109,7 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
     : options_(std::move(options)),
       pipeline_(std::make_unique<CurrentPipeline>(std::move(pipeline))),
       checkpoints_(std::move(checkpoints)),
+      published_(options_.on_unused_weights),
       calls_(RequestLog<RecordedAnswer>({.entries = options_.request_log_entries,
                                          .kept_nanos = absl::ToInt64Nanoseconds(options_.request_log_time)},
                                         TakeMemoryAnyway(options_.memory, AnswersOf(options_.name), 0)),
@@ -109,7 +118,7 @@ ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_p
              InferenceQueue({options_.infer_queue_calls, options_.infer_queue_bytes}, options_.infer_in_flight,
                             BatchLimitsOf(options_.batching, pipeline_->plan())),
              metrics),
-      runner_(options_.name, options_.origin, pipeline_.get(), checkpoints_.get(), options_.memory),
+      runner_(options_.name, options_.origin, pipeline_.get(), checkpoints_.get(), &pins_, options_.memory),
       settlement_(options_.name, &calls_, options_.handles, checkpoints_.get(), options_.timers, options_.clock),
       journal_(durable.journal == nullptr
                    ? nullptr
@@ -150,7 +159,8 @@ void ServedPipeline::BeginCounts(PipelineMetrics& metrics, const Pipeline& pipel
 
 ServedPipeline::~ServedPipeline() {
   Stop();
-  pipeline_.reset();  // waits for its callbacks to return: they still use the parts
+  published_.Close();  // waits for callbacks to return: they still use the parts
+  pipeline_.reset();   // the same
   ReturnFreedMemory();
 }
 
@@ -182,6 +192,21 @@ ServedPipeline::Statistics ServedPipeline::statistics() const {
           .journal_calls = replay.rows,
           .journal_bytes = replay.bytes,
           .journal_seconds = static_cast<double>(replay.run_nanos) * 1e-9};
+}
+
+absl::StatusOr<Accepted> ServedPipeline::Infer(CallContext context, InferCall call) {
+  absl::StatusOr<WeightsPointer> weights = published_.Select(call.version);
+  if (!weights.ok()) return WithValue(weights.status(), "pipeline", options_.name);
+  const int64_t version = *weights == nullptr ? kLiveVersion : (*weights)->version;
+  context.weights = *std::move(weights);
+  PENSTOCK_ASSIGN_OR_RETURN(Accepted accepted, acceptor_.Accept(std::move(context), std::move(call)));
+  accepted.version = version;
+  return accepted;
+}
+
+void ServedPipeline::Publish(PublishedWeights::Prepared next) {
+  published_.Publish(std::move(next));
+  published_.DestroyUnused();
 }
 
 void ServedPipeline::Update(CallContext context, UpdateCall update, StateCallback done) {

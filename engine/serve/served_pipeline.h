@@ -13,6 +13,7 @@
 //   call_replay          calls after a restart         automatic_checkpoints   what keeps the journal short
 //   open_training        what these keep of an accumulation
 //   current_pipeline     the engine that stands    engine_update       how another takes its place
+//   published_weights    what inference sees instead of the live weights    checkpoint_pins   checkpoints that stay
 //
 // A call:   accepted ──▶ queued ──▶ runs ──▶ done ──▶ settled, by exactly one of: run, deadline, cancel, drain
 
@@ -21,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,10 +44,12 @@
 #include "engine/serve/call_preparation.h"
 #include "engine/serve/call_runner.h"
 #include "engine/serve/cancellation.h"
+#include "engine/serve/checkpoint_pins.h"
 #include "engine/serve/current_pipeline.h"
 #include "engine/serve/engine_update.h"
 #include "engine/serve/inference_loop.h"
 #include "engine/serve/open_training.h"
+#include "engine/serve/published_weights.h"
 #include "engine/serve/served_calls.h"
 #include "engine/serve/settlement.h"
 #include "engine/serve/training_loop.h"
@@ -100,6 +104,10 @@ class ServedPipeline {
     AutomaticCheckpoints::Limits journal_limits = {};
     // Told once that a call has failed for a lost rank, on any thread; must not block. May be null.
     std::function<void(const absl::Status&)> on_lost = {};
+    // Published in the life before: its checkpoint stays, and nothing is answered from it until Publish().
+    Publication published = {};
+    // As PublishedWeights'.
+    std::function<void()> on_unused_weights = {};
   };
 
   // What makes a pipeline's calls durable.
@@ -144,9 +152,9 @@ class ServedPipeline {
                                                                Options options, Durable durable);
   ~ServedPipeline();
 
-  absl::StatusOr<Accepted> Infer(CallContext context, InferCall call) {
-    return acceptor_.Accept(std::move(context), std::move(call));
-  }
+  // Runs on what is published as it is accepted, or else on the live weights; or on those of the version that it asks for.
+  // Fails: also as PublishedWeights::Select().
+  absl::StatusOr<Accepted> Infer(CallContext context, InferCall call);
   // Its outcome tells step and token of the weights.
   absl::StatusOr<Accepted> Evaluate(CallContext context, EvaluateCall call) {
     return acceptor_.Accept(std::move(context), std::move(call));
@@ -195,6 +203,15 @@ class ServedPipeline {
   // Another engine of the same model, in the place of the one that stands. Its memory goes with it. Fails: as
   // EngineUpdate; ACCUMULATION_OPEN.
   void Update(CallContext context, UpdateCall update, StateCallback done);
+  // What inference is answered from, from now on. To prepare it, the checkpoint is pinned first. Training, evaluation and
+  // the calls that are accepted go on as they are.
+  absl::StatusOr<CheckpointPins::Hold> PinCheckpoint(const std::string& id) { return pins_.Pin(id); }
+  void Publish(PublishedWeights::Prepared next);
+  Publication publication() const { return published_.now(); }
+  absl::Status CheckVersion(std::string_view version) const { return published_.Check(version); }
+  absl::Status CheckReady(std::string_view version) const { return published_.CheckReady(version); }
+  // Weights that were published before and on which nothing runs any more. From no thread of an engine.
+  void DestroyUnusedWeights() { published_.DestroyUnused(); }
   // An automatic checkpoint when its turn comes, and what went from the journal with it. Fails: FEATURE_DISABLED; as
   // AutomaticCheckpoints::Compact().
   void CompactJournal(CallContext context, StateCallback done);
@@ -282,6 +299,8 @@ class ServedPipeline {
   const Options options_;
   std::unique_ptr<CurrentPipeline> pipeline_;
   const std::shared_ptr<CheckpointFolder> checkpoints_;
+  CheckpointPins pins_;
+  PublishedWeights published_;
   // Each uses some of those before it.
   ServedCalls calls_;
   CallRunner runner_;

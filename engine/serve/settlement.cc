@@ -34,6 +34,7 @@ void Settlement::ReleaseInputs(Call& call) {
   timers_->Remove(timer);
   call.inputs = CallInputs();
   call.context.inputs_held.reset();
+  call.context.weights.reset();
 }
 
 bool Settlement::ForgetUnlessDurable(Call& call) {

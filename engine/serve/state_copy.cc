@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -74,10 +75,13 @@ absl::StatusOr<CopiedState> StateCopy::CopyAll() const {
   PENSTOCK_RETURN_IF_ERROR(parts_.journal->BackUp(journals));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<DaemonJournal> copy, DaemonJournal::Open(journals, parts_.clock, {}));
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<JournalledPipeline> rows, copy->Pipelines());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<JournalledPublication> publications, copy->Publications());
+  std::map<std::string, std::string> published;  // checkpoints, by life
+  for (const JournalledPublication& one : publications) published[one.life] = one.checkpoint;
   CopiedState state;
   for (const JournalledPipeline& row : rows) {
     PENSTOCK_RETURN_IF_ERROR(CheckWanted());
-    if (const absl::Status copied = CopyOne(row, copy.get(), &state); !copied.ok()) {
+    if (const absl::Status copied = CopyOne(row, published[row.life], copy.get(), &state); !copied.ok()) {
       return WithValue(copied, "pipeline", row.name);
     }
   }
@@ -93,7 +97,8 @@ absl::StatusOr<CopiedState> StateCopy::CopyAll() const {
   return state;
 }
 
-absl::Status StateCopy::CopyOne(const JournalledPipeline& row, DaemonJournal* copy, CopiedState* state) const {
+absl::Status StateCopy::CopyOne(const JournalledPipeline& row, const std::string& published, DaemonJournal* copy,
+                                CopiedState* state) const {
   const auto stands = [&] {
     const absl::StatusOr<PipelineEntry> entry = parts_.pipelines->Get(row.name);
     return entry.ok() && entry->life == row.life && entry->state != PipelineEntry::State::kDeleting;
@@ -107,7 +112,7 @@ absl::Status StateCopy::CopyOne(const JournalledPipeline& row, DaemonJournal* co
     state->left_out.push_back({row.name, entry->error});
     return copy->Write({.remove = row.name});
   }
-  absl::StatusOr<CopiedState::Copied> copied = CopyPipeline(row, *entry->pipeline);
+  absl::StatusOr<CopiedState::Copied> copied = CopyPipeline(row, published, *entry->pipeline);
   if (copied.ok()) {
     state->pipelines.push_back(*std::move(copied));
     return absl::OkStatus();
@@ -118,7 +123,7 @@ absl::Status StateCopy::CopyOne(const JournalledPipeline& row, DaemonJournal* co
   return copy->Write({.remove = row.name});
 }
 
-absl::StatusOr<CopiedState::Copied> StateCopy::CopyPipeline(const JournalledPipeline& row,
+absl::StatusOr<CopiedState::Copied> StateCopy::CopyPipeline(const JournalledPipeline& row, const std::string& published,
                                                             const ServedPipeline& pipeline) const {
   pipeline.HoldJournal();
   const absl::Cleanup release = [&pipeline] { pipeline.ReleaseJournal(); };
@@ -128,16 +133,18 @@ absl::StatusOr<CopiedState::Copied> StateCopy::CopyPipeline(const JournalledPipe
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<PipelineJournal> copy,
                             PipelineJournal::Open(folder, parts_.clock, parts_.options));
   CopiedState::Copied copied{.pipeline = row.name, .sequence = copy->last_sequence()};
-  PENSTOCK_ASSIGN_OR_RETURN(copied.checkpoints, CopyCheckpoints(row, *copy, stood));
+  PENSTOCK_ASSIGN_OR_RETURN(copied.checkpoints, CopyCheckpoints(row, *copy, stood, published));
   PENSTOCK_RETURN_IF_ERROR(copy->Close());
   return copied;
 }
 
 absl::StatusOr<int64_t> StateCopy::CopyCheckpoints(const JournalledPipeline& row, PipelineJournal& journal,
-                                                   const std::vector<CheckpointInfo>& stood) const {
+                                                   const std::vector<CheckpointInfo>& stood,
+                                                   const std::string& published) const {
   const std::shared_ptr<CheckpointFolder> folder = parts_.checkpoints->FindFolder(row.name);
   if (folder == nullptr) return 0;
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<std::string> restored, Restored(journal));
+  PENSTOCK_ASSIGN_OR_RETURN(std::vector<std::string> needed, Restored(journal));
+  needed.push_back(published);
   PENSTOCK_ASSIGN_OR_RETURN(const std::string into, MakeCheckpoints(row.name));
   int64_t copied = 0;
   bool begins = journal.cut_sequence() == 0;
@@ -151,7 +158,7 @@ absl::StatusOr<int64_t> StateCopy::CopyCheckpoints(const JournalledPipeline& row
     if (!info.damage.empty() || newer) continue;
     const bool base = own && info.place.whole && info.place.sequence >= journal.cut_sequence();
     const bool wanted =
-        info.place.automatic ? base : named_ || std::find(restored.begin(), restored.end(), info.id) != restored.end();
+        info.place.automatic ? base : named_ || std::find(needed.begin(), needed.end(), info.id) != needed.end();
     if (!wanted) continue;
     PENSTOCK_RETURN_IF_ERROR(CheckWanted());
     const absl::Status written = folder->CopyTo(info.id, into);

@@ -38,8 +38,8 @@ struct CopiedState {
   std::vector<LeftOut> left_out = {};
 };
 
-// Copies a state folder in use: the daemon's journal, the pipelines' journals, and the checkpoints that a replay begins
-// from.
+// Copies a state folder in use: the daemon's journal, the pipelines' journals, the checkpoints that a replay begins
+// from, and those that are published.
 //
 // Model:     The daemon's journal comes first: it says which pipelines the copy has. A pipeline that is deleted
 //            meanwhile is taken out of it again. Of each pipeline the journal comes first, then the checkpoints that it
@@ -78,11 +78,14 @@ class StateCopy {
   absl::Status CheckFolder() const;
   absl::Status CheckWanted() const;
   absl::StatusOr<CopiedState> CopyAll() const;
-  absl::Status CopyOne(const JournalledPipeline& row, DaemonJournal* copy, CopiedState* state) const;
-  absl::StatusOr<CopiedState::Copied> CopyPipeline(const JournalledPipeline& row, const ServedPipeline& pipeline) const;
+  // `published`: its checkpoint that inference sees; empty: none.
+  absl::Status CopyOne(const JournalledPipeline& row, const std::string& published, DaemonJournal* copy,
+                       CopiedState* state) const;
+  absl::StatusOr<CopiedState::Copied> CopyPipeline(const JournalledPipeline& row, const std::string& published,
+                                                   const ServedPipeline& pipeline) const;
   // `stood`: those that stood before the journal was copied.
   absl::StatusOr<int64_t> CopyCheckpoints(const JournalledPipeline& row, PipelineJournal& journal,
-                                          const std::vector<CheckpointInfo>& stood) const;
+                                          const std::vector<CheckpointInfo>& stood, const std::string& published) const;
   // Those that calls of the journal restore.
   absl::StatusOr<std::vector<std::string>> Restored(PipelineJournal& journal) const;
   absl::Status CopyNamed(const CopiedState& state) const;

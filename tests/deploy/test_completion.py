@@ -18,7 +18,7 @@ from small_models import create_mlp
 CASES: list[tuple[tuple[str, ...], set[str], bool]] = [
     (("",), {"status", "top", "bench", "doctor", "pipeline"}, False),
     (("check",), {"checkpoint"}, True),
-    (("checkpoint", ""), {"save", "restore", "list", "copy", "export", "delete"}, True),
+    (("checkpoint", ""), {"save", "restore", "publish", "list", "copy", "export", "delete"}, True),
     (("--server", "pipeline", "checkpoint", "s"), {"save"}, True),  # a value is no command
     (("pipeline", "create", "x", "--checkpoint", "al"), {"always"}, True),
     (("status", "-o", "js"), {"json", "jsonl"}, True),
@@ -92,6 +92,7 @@ def test_it_completes_the_names_that_the_daemon_has(shell: str, daemon: Daemon) 
         (("pipeline", "get", "s"), {"second"}),
         (("checkpoint", "restore", "f"), {"first"}),
         (("checkpoint", "restore", "first", ""), {"kept"}),
+        (("checkpoint", "publish", "first", ""), {"kept"}),
         (("checkpoint", "restore", "first", "--force", "k"), {"kept"}),
     ):
         assert ASK[shell](("--server", daemon.address, *words)) == offered, words

@@ -129,6 +129,9 @@ def _names(group: str, what: str, name: str) -> list[Case]:
         case("a checkpoint to save", SAVE, lambda n: messages.save(n, name), "checkpoint_id"),
         case("a checkpoint to restore", RESTORE,
              lambda n: messages.restore(name=f"{n.pipeline}/checkpoints/{name}"), "name"),
+        case("a checkpoint to publish", "StateService/PublishCheckpoint",
+             lambda n: state_pb2.PublishCheckpointRequest(
+                 pipeline=n.pipeline, checkpoint_id=name, request_id=request_id()), "checkpoint_id"),
         case("a checkpoint to copy", COPY, lambda n: messages.copy(n, source=f"{n.pipeline}/checkpoints/{name}"), "source"),
         case("the copy of a checkpoint", COPY, lambda n: messages.copy(n, checkpoint_id=name), "checkpoint_id"),
         case("a checkpoint to read", READ,

@@ -42,6 +42,7 @@ class Raw:
             "GetPipeline": ("PipelineService", pipeline_pb2.Pipeline),
             "ListPipelines": ("PipelineService", pipeline_pb2.ListPipelinesResponse),
             "UpdatePipeline": ("PipelineService", pipeline_pb2.Pipeline),
+            "PublishCheckpoint": ("StateService", pipeline_pb2.Pipeline),
             "UpdateOptimizer": ("PipelineService", pipeline_pb2.Pipeline),
             "DeletePipeline": ("PipelineService", pipeline_pb2.DeletePipelineResponse),
             "GetHandle": ("HandleService", handle_pb2.Handle),

@@ -819,6 +819,36 @@ def test_zero_dimensional_outputs_come_as_a_list_by_micro_batch(client: penstock
 # --- recovery ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_checkpoint_is_published_whatever_became_of_the_file(start_daemon: StartDaemon, tmp_path: pathlib.Path) -> None:
+    """With a journal the daemon has a copy of the program."""
+    root = tmp_path / "models"
+    daemon = start_daemon(*flags(root))
+    raw = Raw(daemon.address)
+
+    def answer_of(pipeline: penstock.Pipeline) -> str:
+        return repr(pipeline.infer(word_batch(9)[0]))
+
+    with penstock.Client(daemon.address) as client:
+        upload(raw, WORDS, golden(WORDS))
+        pipeline = client.create_pipeline_from("trained", spec(WORDS, "cross_entropy"))
+        answers: list[str] = []
+        for step in range(2):
+            pipeline.train_step(*word_batch(step))
+            pipeline.save_checkpoint(f"s{step}")
+            answers.append(answer_of(pipeline))
+        (root / WORDS).unlink()
+        pipeline.publish("s0")
+        pipeline.train_step(*word_batch(2))
+        assert answer_of(pipeline) == answers[0]
+    daemon.kill()
+    daemon.start()
+    with penstock.Client(daemon.address) as client:
+        pipeline = client.pipeline("trained")
+        assert answer_of(pipeline) == answers[0]
+        pipeline.publish("s1")
+        assert answer_of(pipeline) == answers[1]
+
+
 def test_training_goes_on_after_kill_bit_for_bit(start_daemon: StartDaemon, tmp_path: pathlib.Path) -> None:
     root = tmp_path / "models"
     daemon = start_daemon(*flags(root))

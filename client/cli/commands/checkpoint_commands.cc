@@ -1,4 +1,4 @@
-// penstock checkpoint save, restore, list, copy, export, delete
+// penstock checkpoint save, restore, publish, list, copy, export, delete
 
 #include <algorithm>
 #include <memory>
@@ -215,12 +215,43 @@ absl::Status Restore(const RestoreOptions& options, Session& session) {
   return absl::OkStatus();
 }
 
+struct PublishOptions {
+  std::string pipeline;
+  std::string checkpoint;
+  bool live = false;
+};
+
+absl::Status Publish(const PublishOptions& options, Session& session) {
+  if (options.live && !options.checkpoint.empty())
+    return UsageError("CHECKPOINT", "give a checkpoint or --live, not both");
+  if (!options.live && options.checkpoint.empty()) return UsageError("CHECKPOINT", "missing; or give --live");
+  v1::PublishCheckpointRequest request;
+  request.set_pipeline(PipelineName(options.pipeline));
+  if (!options.live) {
+    PENSTOCK_ASSIGN_OR_RETURN(const std::string name, CheckpointNameOf(options.pipeline, options.checkpoint));
+    request.set_checkpoint_id(ShortName(name));
+  }
+  request.set_request_id(session.options().request_id);
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->PublishCheckpoint(request));
+  session.Print(
+      {MessageToJson(pipeline), {}, {pipeline.name()}, PipelineText(pipeline, false), PipelineText(pipeline, true)});
+  if (options.live) {
+    session.Say("inference sees the live weights");
+  } else {
+    session.Say(absl::StrCat("inference sees step ", pipeline.published().step(), ", version ",
+                             pipeline.published().version(), "; back: penstock checkpoint publish ",
+                             ShortName(options.pipeline), " --live"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AddCheckpointCommands(CommandTable& table) {
-  CLI::App* group =
-      table.Add(table.root(), "checkpoint", "Save, restore, list, copy, export and delete the state of a pipeline",
-                "penstock checkpoint save gpt\npenstock checkpoint list gpt");
+  CLI::App* group = table.Add(table.root(), "checkpoint",
+                              "Save, restore, publish, list, copy, export and delete the state of a pipeline",
+                              "penstock checkpoint save gpt\npenstock checkpoint list gpt");
 
   CLI::App* save = table.Add(group, "save", "Save weights, optimizer state and step",
                              "penstock checkpoint save gpt\n"
@@ -243,6 +274,15 @@ void AddCheckpointCommands(CommandTable& table) {
   restore->add_flag("--yes", options->yes, "Do not ask");
   restore->add_flag("--dry-run", options->dry_run, "Say what would be restored");
   table.Run(restore, [options](Session& session) { return Restore(*options, session); });
+
+  CLI::App* publish = table.Add(
+      group, "publish", "Answer inference from a checkpoint while training goes on; --live: from the live weights",
+      "penstock checkpoint publish gpt step-200\npenstock checkpoint publish gpt --live");
+  auto published = std::make_shared<PublishOptions>();
+  publish->add_option("PIPELINE", published->pipeline, "Name of the pipeline")->required();
+  publish->add_option("CHECKPOINT", published->checkpoint, "Name of the checkpoint");
+  publish->add_flag("--live", published->live, "Back to the live weights");
+  table.Run(publish, [published](Session& session) { return Publish(*published, session); });
 
   CLI::App* list = table.Add(group, "list", "List the checkpoints of a pipeline, living or deleted, or of all",
                              "penstock checkpoint list gpt -o wide\npenstock checkpoint list --all");

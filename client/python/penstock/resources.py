@@ -124,6 +124,41 @@ class PipelineResource(PipelineFacts):
             LONGEST_WAIT,
         )
 
+    def publish(self, checkpoint_id: str | None, *, timeout: float | None = None) -> pipeline_pb2.Pipeline:
+        """Answers inference, also over the Open Inference Protocol, from the weights of a checkpoint from now on, until
+        the next publication. Training, :meth:`forward` and :meth:`evaluate` go on with the live weights::
+
+            pipeline.save_checkpoint("good")
+            pipeline.publish("good")
+            pipeline.publish(None)  # back to the live weights
+
+        The weights are loaded beside the live ones. Inference that runs ends on what it began with, and no call waits or
+        fails by it. With a journal it outlives a restart; a published checkpoint is neither deleted nor replaced.
+
+        Args:
+            checkpoint_id: a checkpoint of this pipeline, short (``step-10``) or full; ``None``: the live weights.
+            timeout: seconds for all of the call; ``None``: as long as it takes. A publication that the daemon has
+                accepted goes on after it.
+
+        Returns:
+            The pipeline as it is then; its ``published`` has checkpoint, step and version.
+
+        Raises:
+            ValueError: it is a checkpoint of another pipeline.
+            PenstockError: also CHECKPOINT_NOT_FOUND, CHECKPOINT_CORRUPT, MODEL_MISMATCH; HOST_MEMORY where both do not
+                fit at once; PIPELINE_NOT_READY while another publication or :meth:`replan` goes on; FEATURE_DISABLED for
+                stages on several ranks.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        name = "" if checkpoint_id is None else checkpoint_name(self.name, checkpoint_id)
+        request = state_pb2.PublishCheckpointRequest(
+            pipeline=self.name, checkpoint_id=name.rpartition("/")[2], request_id=new_request_id()
+        )
+        self.message = self._connection.unary(
+            "StateService/PublishCheckpoint", request, pipeline_pb2.Pipeline, Deadline(timeout), LONGEST_WAIT
+        )
+        return self.message
+
     def delete_checkpoint(self, checkpoint_id: str, *, timeout: float | None = None) -> None:
         """Deletes a checkpoint of this pipeline, in the order of training calls.
 

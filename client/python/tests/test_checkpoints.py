@@ -20,6 +20,18 @@ def test_checkpoints(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     assert daemon.requests["DeleteCheckpoint"][0].name == "pipelines/demo/checkpoints/mine"
 
 
+def test_publications(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    assert pipeline.publish("mine").published.version == "2"
+    pipeline.publish("pipelines/demo/checkpoints/mine")
+    assert pipeline.message.published.checkpoint == "pipelines/demo/checkpoints/mine"
+    assert not pipeline.publish(None).HasField("published")
+    requests = daemon.requests["PublishCheckpoint"]
+    assert [(one.pipeline, one.checkpoint_id) for one in requests] == [
+        ("pipelines/demo", "mine"), ("pipelines/demo", "mine"), ("pipelines/demo", "")
+    ]
+    assert len({one.request_id for one in requests}) == 3
+
+
 def test_saves_that_replace_and_rotate(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     pipeline.save_checkpoint("mine")
     pipeline.save_checkpoint("mine", replace=True, keep=3)
@@ -52,7 +64,7 @@ def test_checkpoints_of_all_pipelines(
 
 def test_a_checkpoint_of_another_pipeline_is_refused_here(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     foreign = "pipelines/other/checkpoints/mine"
-    for call in (pipeline.restore_checkpoint, pipeline.delete_checkpoint):
+    for call in (pipeline.restore_checkpoint, pipeline.delete_checkpoint, pipeline.publish):
         with pytest.raises(ValueError, match=f"must be a checkpoint of pipelines/demo, got {foreign}"):
             call(foreign)
     assert not daemon.requests["RestoreCheckpoint"] and not daemon.requests["DeleteCheckpoint"]

@@ -1,5 +1,6 @@
 #include "server/rpc/convert/inference_models.h"
 
+#include "absl/strings/str_cat.h"
 #include "engine/wire/tensor_header.h"
 
 namespace penstock {
@@ -95,7 +96,13 @@ inference::ModelStatistics StatisticsOf(const std::string& name, const PipelineM
   return statistics;
 }
 
-inference::RepositoryIndexResponse::ModelIndex IndexOf(const PipelineEntry& entry) {
+std::vector<std::string> VersionsOf(const Publication& publication) {
+  std::vector<std::string> versions = {kModelVersion};
+  if (publication.any()) versions.push_back(absl::StrCat(publication.version));
+  return versions;
+}
+
+std::vector<inference::RepositoryIndexResponse::ModelIndex> IndexOf(const PipelineEntry& entry) {
   inference::RepositoryIndexResponse::ModelIndex index;
   index.set_name(entry.name);
   index.set_version(kModelVersion);
@@ -103,7 +110,16 @@ inference::RepositoryIndexResponse::ModelIndex IndexOf(const PipelineEntry& entr
   if (!entry.error.ok()) index.set_reason(std::string(entry.error.message()));
   if (entry.state == PipelineEntry::State::kDraining) index.set_reason("the daemon is draining");
   if (entry.state == PipelineEntry::State::kDeleting) index.set_reason("it is being deleted");
-  return index;
+  std::vector<inference::RepositoryIndexResponse::ModelIndex> all = {index};
+  const Publication publication = entry.pipeline == nullptr ? Publication() : entry.pipeline->publication();
+  if (!publication.any()) return all;
+  index.set_version(absl::StrCat(publication.version));
+  if (!publication.error.ok()) {
+    index.set_state("UNAVAILABLE");
+    index.set_reason(std::string(publication.error.message()));
+  }
+  all.push_back(std::move(index));
+  return all;
 }
 
 }  // namespace penstock

@@ -3,6 +3,7 @@
 // What the Open Inference Protocol tells of a pipeline.
 
 #include <string>
+#include <vector>
 
 #include "engine/model/model_spec.h"
 #include "engine/observe/metrics.h"
@@ -12,7 +13,10 @@
 namespace penstock {
 
 inline constexpr char kModelPlatform[] = "penstock";
-inline constexpr char kModelVersion[] = "1";  // the only one of each
+inline constexpr char kModelVersion[] = "1";  // of the live weights
+
+// That, and the number of what is published.
+std::vector<std::string> VersionsOf(const Publication& publication);
 
 // Inputs and outputs that are tensors: the protocol has no word for others.
 inference::ModelConfig ConfigOf(const std::string& name, const ModelSignature& signature);
@@ -20,7 +24,7 @@ inference::ModelConfig ConfigOf(const std::string& name, const ModelSignature& s
 // What is counted of inference.
 inference::ModelStatistics StatisticsOf(const std::string& name, const PipelineMetrics& metrics);
 
-// A pipeline in whatever state.
-inference::RepositoryIndexResponse::ModelIndex IndexOf(const PipelineEntry& entry);
+// A pipeline in whatever state: each of its versions.
+std::vector<inference::RepositoryIndexResponse::ModelIndex> IndexOf(const PipelineEntry& entry);
 
 }  // namespace penstock

@@ -237,7 +237,7 @@ absl::StatusOr<std::vector<InputSource>> DecodeInputs(const SplitInferRequest& r
 absl::StatusOr<grpc::ByteBuffer> EncodeAnswer(const ModelInferRequest& request, const NamedTensors& outputs) {
   inference::ModelInferResponse answer;
   answer.set_model_name(request.model_name());
-  answer.set_model_version("1");
+  answer.set_model_version(request.model_version().empty() ? "1" : request.model_version());
   answer.set_id(request.id());
   std::vector<at::Tensor> tensors;
   for (const NamedTensor& output : outputs) {

@@ -225,6 +225,20 @@ v1::HandleAnswer ToProto(const RenewedHandle& renewed) {
 
 std::string EtagOf(const PipelineEntry& entry, Epoch epoch) { return absl::StrCat(epoch.value(), "-", entry.version); }
 
+namespace {
+
+v1::PublishedCheckpoint ToProto(const Publication& publication, const std::string& pipeline) {
+  v1::PublishedCheckpoint message;
+  message.set_checkpoint(absl::StrCat("pipelines/", pipeline, "/checkpoints/", publication.checkpoint));
+  message.set_step(publication.step);
+  message.set_version(absl::StrCat(publication.version));
+  *message.mutable_publish_time() = ToTimestamp(publication.time);
+  if (!publication.error.ok()) *message.mutable_error() = ToRpcStatus(publication.error);
+  return message;
+}
+
+}  // namespace
+
 v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch) {
   v1::Pipeline message;
   message.set_name("pipelines/" + entry.name);
@@ -243,6 +257,9 @@ v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch) {
   *message.mutable_plan() = ToProto(pipeline.plan());
   *message.mutable_signature() = ToProto(pipeline.signature());
   message.set_parameters(pipeline.parameter_count());
+  if (const Publication publication = entry.pipeline->publication(); publication.any()) {
+    *message.mutable_published() = ToProto(publication, entry.name);
+  }
   return message;
 }
 

@@ -120,6 +120,11 @@ absl::StatusOr<PipelineRecipe> RecipeOver(const PipelineEntry& entry, const v1::
   return recipe;
 }
 
+absl::StatusOr<PipelineRecipe> RecipeNow(const PipelineEntry& entry) {
+  const Pipeline& now = entry.pipeline->pipeline();
+  return RecipeFrom(SpecificationBytes(ToProto(entry.spec), now.plan(), entry.spec.model, now.optimizer()));
+}
+
 absl::StatusOr<PipelineRecipe> RecipeFrom(const std::string& specification) {
   const CheckpointInfo kept{.specification = std::make_shared<const std::string>(specification)};
   const absl::StatusOr<CheckpointSpecifications> specs = SpecificationFrom(kept, v1::PipelineSpec());

@@ -21,6 +21,9 @@ absl::StatusOr<PipelineRecipe> RecipeOf(const v1::PipelineSpec& spec, const v1::
 // Fails:     also INVALID_ARGUMENT / SPEC_INVALID for a field that no update changes, and where nothing is given.
 absl::StatusOr<PipelineRecipe> RecipeOver(const PipelineEntry& entry, const v1::UpdatePipelineRequest& request);
 
+// What a pipeline is made from as it is now, with its plan. Fails: as RecipeFrom().
+absl::StatusOr<PipelineRecipe> RecipeNow(const PipelineEntry& entry);
+
 // That of a pipeline which is made again: `specification` is what a recipe's `describe` has written.
 //
 // Fails:     also DATA_LOSS / JOURNAL_CORRUPT for bytes that are no specification.

@@ -91,7 +91,10 @@ absl::StatusOr<inference::RepositoryIndexResponse> InferenceServiceImpl::Index(
   inference::RepositoryIndexResponse answer;
   for (const PipelineEntry& entry : environment_.pipelines->List("", std::numeric_limits<int>::max())) {
     const bool wanted = !request.ready() || entry.state == PipelineEntry::State::kReady;
-    if (wanted && identity.Sees(entry.name)) *answer.add_models() = IndexOf(entry);
+    if (!wanted || !identity.Sees(entry.name)) continue;
+    for (auto& index : IndexOf(entry)) {
+      if (!request.ready() || index.state() == "READY") *answer.add_models() = std::move(index);
+    }
   }
   return answer;
 }

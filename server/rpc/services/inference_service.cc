@@ -76,13 +76,9 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> InferenceServiceImpl::FindModel(
                                                                                 const std::string& version,
                                                                                 const char* field) const {
   PENSTOCK_RETURN_IF_ERROR(CheckIdentifier(name, field));
-  if (!version.empty() && version != kModelVersion) {
-    return Error(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
-                 "version: the only one is 1, got " + Shortened(version))
-        .With("field", "version")
-        .With("value", Shortened(version));
-  }
-  return LivePipeline(environment_, identity, name);
+  PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<ServedPipeline> model, LivePipeline(environment_, identity, name));
+  if (const absl::Status there = model->CheckVersion(version); !there.ok()) return WithValue(there, "pipeline", name);
+  return model;
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::ServerLive(grpc::CallbackServerContext* context,
@@ -113,8 +109,8 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelReady(grpc::CallbackServerC
   return ServeUnary<inference::ModelReadyRequest, inference::ModelReadyResponse>(
       gate_.Of("ModelReady"), context, request, response, kControlMessageBytes, [this](const auto& call) {
         inference::ModelReadyResponse answer;
-        answer.set_ready(options_.ready() &&
-                         FindModel(call->identity(), call->request().name(), call->request().version(), "name").ok());
+        const auto model = FindModel(call->identity(), call->request().name(), call->request().version(), "name");
+        answer.set_ready(options_.ready() && model.ok() && (*model)->CheckReady(call->request().version()).ok());
         call->Reply(answer);
       });
 }
@@ -144,7 +140,7 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::ModelMetadata(grpc::CallbackServ
         const ModelSignature& signature = (*model)->pipeline().signature();
         ModelMetadataResponse answer;
         answer.set_name(call->request().name());
-        answer.add_versions(kModelVersion);
+        for (const std::string& version : VersionsOf((*model)->publication())) answer.add_versions(version);
         answer.set_platform(kModelPlatform);
         Describe(signature.inputs, answer.mutable_inputs());
         Describe(signature.outputs, answer.mutable_outputs());
@@ -198,11 +194,13 @@ absl::Status InferenceServiceImpl::Infer(const std::shared_ptr<AnsweredCall>& ca
   if (call->trace() != nullptr) call->trace()->Set("penstock.pipeline", model->name());
   InferCall infer;
   infer.reply_bytes = std::numeric_limits<int64_t>::max();
+  infer.version = message.model_version();
   for (const auto& output : message.outputs()) infer.request.outputs.push_back(output.name());
   PENSTOCK_ASSIGN_OR_RETURN(infer.inputs, DecodeInputs(request));
   PENSTOCK_ASSIGN_OR_RETURN(const Accepted accepted, model->Infer(std::move(context), std::move(infer)));
   inference::ModelInferRequest echo;  // what the answer repeats; the inputs are not needed any more
   echo.set_model_name(message.model_name());
+  echo.set_model_version(absl::StrCat(accepted.version));
   echo.set_id(message.id());
   AnswerWhenSettled(environment_, call, std::move(echo), *accepted.outputs);
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 #pragma once
 
-// inference.GRPCInferenceService: the Open Inference Protocol. A pipeline is a model, and its only version is 1.
+// inference.GRPCInferenceService: the Open Inference Protocol. A pipeline is a model; its versions are its live
+// weights, 1, and those that are published.
 //
 //   inference_service.cc   server, metadata, inference      inference_models.cc   what there is, and its statistics
 //   inference_settings.cc  settings, and what is refused

@@ -14,6 +14,8 @@
 #include "server/rpc/convert/checkpoint_convert.h"
 #include "server/rpc/convert/page_token.h"
 #include "server/rpc/convert/payload_digest.h"
+#include "server/rpc/convert/proto_convert.h"
+#include "server/rpc/convert/recipe_convert.h"
 #include "server/rpc/convert/record_of.h"
 #include "server/rpc/convert/state_convert.h"
 #include "server/rpc/streams/parameter_stream.h"
@@ -181,6 +183,48 @@ absl::Status StateServiceImpl::Delete(
     if (!answer.ok()) return call->Fail(answer.status());
     call->Reply(v1::DeleteCheckpointResponse());
   });
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* StateServiceImpl::PublishCheckpoint(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+  return ServeUnary<v1::PublishCheckpointRequest, v1::Pipeline>(
+      gate_.Of("PublishCheckpoint"), context, request, response, kControlMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Publish(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+absl::Status StateServiceImpl::Publish(const UnaryCallPtr<v1::PublishCheckpointRequest, v1::Pipeline>& call) {
+  const v1::PublishCheckpointRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
+  call->set_request_id(request.request_id());
+  PENSTOCK_RETURN_IF_ERROR(CheckGivenId(request.checkpoint_id()));
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, ParsePipelineName(request.pipeline(), "pipeline"));
+  // Its own error where it is not there or does not serve.
+  PENSTOCK_RETURN_IF_ERROR(LivePipeline(environment_, call->identity(), name).status());
+  PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
+  PENSTOCK_ASSIGN_OR_RETURN(const PipelineEntry entry, environment_.pipelines->Get(name));
+  if (entry.pipeline == nullptr) {
+    return Error(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                 absl::StrCat("pipeline ", name, " does not serve"))
+        .With("pipeline", name);
+  }
+  PipelineRecipe recipe;
+  if (!request.checkpoint_id().empty()) {
+    PENSTOCK_ASSIGN_OR_RETURN(recipe, RecipeNow(entry));
+  }
+  CallContext context;
+  context.caller = call->caller();
+  context.request_id = request.request_id();
+  context.session = call->session();
+  context.payload_digest = PayloadDigest(request);
+  environment_.pipelines->Publish(
+      std::move(context), name, request.checkpoint_id(), std::move(recipe),
+      [call, epoch = environment_.handles->epoch()](absl::StatusOr<PipelineEntry> published) {
+        if (!published.ok()) return call->Fail(published.status());
+        call->Reply(ToProto(*published, epoch));
+      });
   return absl::OkStatus();
 }
 

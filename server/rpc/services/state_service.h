@@ -16,14 +16,15 @@ namespace penstock {
 // Turns calls about weights into calls on a served pipeline, which replies when the work is done.
 //
 // Threads:   gRPC's callback threads; no method blocks or touches the disk.
-class StateServiceImpl final
-    : public v1::StateService::WithRawCallbackMethod_SaveCheckpoint<
-          v1::StateService::WithRawCallbackMethod_CopyCheckpoint<
-              v1::StateService::WithRawCallbackMethod_RestoreCheckpoint<
-                  v1::StateService::WithRawCallbackMethod_DeleteCheckpoint<
-                      v1::StateService::WithRawCallbackMethod_ListCheckpoints<
-                          v1::StateService::WithRawCallbackMethod_ReadParameters<
-                              v1::StateService::WithRawCallbackMethod_WriteParameters<v1::StateService::Service>>>>>>> {
+class StateServiceImpl final : public v1::StateService::WithRawCallbackMethod_SaveCheckpoint<
+                                   v1::StateService::WithRawCallbackMethod_CopyCheckpoint<
+                                       v1::StateService::WithRawCallbackMethod_RestoreCheckpoint<
+                                           v1::StateService::WithRawCallbackMethod_DeleteCheckpoint<
+                                               v1::StateService::WithRawCallbackMethod_PublishCheckpoint<
+                                                   v1::StateService::WithRawCallbackMethod_ListCheckpoints<
+                                                       v1::StateService::WithRawCallbackMethod_ReadParameters<
+                                                           v1::StateService::WithRawCallbackMethod_WriteParameters<
+                                                               v1::StateService::Service>>>>>>>> {
  public:
   explicit StateServiceImpl(const ServiceEnvironment& environment) : environment_(environment) {}
 
@@ -35,6 +36,8 @@ class StateServiceImpl final
                                               grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* DeleteCheckpoint(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                              grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* PublishCheckpoint(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                              grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListCheckpoints(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* ReadParameters(grpc::CallbackServerContext* context,
@@ -47,6 +50,7 @@ class StateServiceImpl final
   absl::Status Copy(const UnaryCallPtr<v1::CopyCheckpointRequest, v1::Checkpoint>& call);
   absl::Status Restore(const UnaryCallPtr<v1::RestoreCheckpointRequest, v1::RestoreCheckpointResponse>& call);
   absl::Status Delete(const UnaryCallPtr<v1::DeleteCheckpointRequest, v1::DeleteCheckpointResponse>& call);
+  absl::Status Publish(const UnaryCallPtr<v1::PublishCheckpointRequest, v1::Pipeline>& call);
   // Whether a pipeline of this name exists, in whatever state.
   bool Exists(const std::string& pipeline) const;
   // Those after `after`, of all pipelines or of one, at most `limit`.

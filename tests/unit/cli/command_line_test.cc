@@ -869,7 +869,25 @@ TEST_F(CommandLineTest, APipelineFromACheckpointNeedsNoModel) {
   EXPECT_EQ(Run("pipeline create tuned --from-checkpoint step-7"), 2);
 }
 
+TEST_F(CommandLineTest, ACheckpointIsPublishedAndTakenBack) {
+  EXPECT_EQ(Run("checkpoint publish gpt step-7"), 0) << err_;
+  EXPECT_EQ(daemon_.LastPublish().pipeline(), "pipelines/gpt");
+  EXPECT_EQ(daemon_.LastPublish().checkpoint_id(), "step-7");
+  EXPECT_THAT(out_, HasSubstr("Published step-7  step 7, version 2"));
+  EXPECT_THAT(err_, HasSubstr("inference sees step 7, version 2; back: penstock checkpoint publish gpt --live"));
+  EXPECT_EQ(Run("checkpoint publish gpt pipelines/gpt/checkpoints/mine"), 0) << err_;
+  EXPECT_EQ(daemon_.LastPublish().checkpoint_id(), "mine");
+  EXPECT_EQ(Run("checkpoint publish gpt --live"), 0) << err_;
+  EXPECT_EQ(daemon_.LastPublish().checkpoint_id(), "");
+  EXPECT_THAT(out_, ::testing::Not(HasSubstr("Published")));
+  EXPECT_EQ(Run("checkpoint publish gpt"), 2);
+  EXPECT_THAT(err_, HasSubstr("CHECKPOINT: missing; or give --live"));
+  EXPECT_EQ(Run("checkpoint publish gpt step-7 --live"), 2);
+  EXPECT_THAT(daemon_.RequestIds("PublishCheckpoint"), SizeIs(3));
+}
+
 TEST_F(CommandLineTest, ACheckpointOfAnotherPipelineIsRefused) {
+  EXPECT_EQ(Run("checkpoint publish gpt pipelines/other/checkpoints/step-7"), 2);
   for (const std::string command : {"restore", "delete"}) {
     EXPECT_EQ(Run("checkpoint " + command + " gpt pipelines/other/checkpoints/step-7 --yes"), 2);
     EXPECT_THAT(err_, HasSubstr("must be one of pipelines/gpt, got pipelines/other/checkpoints/step-7"));

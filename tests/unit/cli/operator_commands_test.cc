@@ -121,7 +121,7 @@ TEST_F(OperatorCommandsTest, UnknownSettingsAndBadValuesAreErrors) {
 
 TEST_F(OperatorCommandsTest, CompletionKnowsCommandsOptionsAndChoices) {
   EXPECT_EQ(Run("completion bash"), 0) << err_;
-  EXPECT_THAT(out_, HasSubstr("\"checkpoint\") echo \"save restore list copy export delete\""));
+  EXPECT_THAT(out_, HasSubstr("\"checkpoint\") echo \"save restore publish list copy export delete\""));
   EXPECT_THAT(out_, HasSubstr("\"pipeline create --checkpoint\") echo \"always except_last never skip_adjacent\""));
   EXPECT_THAT(out_, HasSubstr("complete -o default -F _penstock penstock"));
   EXPECT_EQ(Run("completion zsh"), 0);

@@ -675,6 +675,18 @@ struct FakeDaemon::Services {
       response->set_step(7);
       return grpc::Status::OK;
     }
+    grpc::Status PublishCheckpoint(grpc::ServerContext* context, const v1::PublishCheckpointRequest* request,
+                                   v1::Pipeline* response) override {
+      if (auto s = daemon->Enter(context, "PublishCheckpoint", request->request_id()); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      daemon->last_publish_ = *request;
+      *response = daemon->PipelineLocked();
+      if (request->checkpoint_id().empty()) return grpc::Status::OK;
+      response->mutable_published()->set_checkpoint(request->pipeline() + "/checkpoints/" + request->checkpoint_id());
+      response->mutable_published()->set_step(7);
+      response->mutable_published()->set_version("2");
+      return grpc::Status::OK;
+    }
     grpc::Status DeleteCheckpoint(grpc::ServerContext* context, const v1::DeleteCheckpointRequest* request,
                                   v1::DeleteCheckpointResponse*) override {
       return daemon->Enter(context, "DeleteCheckpoint", request->request_id());
@@ -1030,6 +1042,11 @@ v1::UpdateOptimizerRequest FakeDaemon::LastUpdate() const {
 v1::UpdatePipelineRequest FakeDaemon::LastReplan() const {
   absl::MutexLock lock(&mu_);
   return last_replan_;
+}
+
+v1::PublishCheckpointRequest FakeDaemon::LastPublish() const {
+  absl::MutexLock lock(&mu_);
+  return last_publish_;
 }
 
 v1::CreatePipelineRequest FakeDaemon::LastCreate() const {

@@ -79,6 +79,7 @@ class FakeDaemon {
   v1::CreatePipelineRequest LastCreate() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::UpdateOptimizerRequest LastUpdate() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::UpdatePipelineRequest LastReplan() const ABSL_LOCKS_EXCLUDED(mu_);
+  v1::PublishCheckpointRequest LastPublish() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::PlanPipelineRequest LastPlan() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::RestoreCheckpointRequest LastRestore() const ABSL_LOCKS_EXCLUDED(mu_);
   v1::SaveCheckpointRequest LastSave() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -134,6 +135,7 @@ class FakeDaemon {
   v1::CreatePipelineRequest last_create_ ABSL_GUARDED_BY(mu_);
   v1::UpdateOptimizerRequest last_update_ ABSL_GUARDED_BY(mu_);
   v1::UpdatePipelineRequest last_replan_ ABSL_GUARDED_BY(mu_);
+  v1::PublishCheckpointRequest last_publish_ ABSL_GUARDED_BY(mu_);
   v1::PlanPipelineRequest last_plan_ ABSL_GUARDED_BY(mu_);
   v1::RestoreCheckpointRequest last_restore_ ABSL_GUARDED_BY(mu_);
   v1::SaveCheckpointRequest last_save_ ABSL_GUARDED_BY(mu_);

@@ -106,6 +106,26 @@ TEST_F(DaemonJournalTest, ADeletedPipelineIsGoneAndItsRequestStays) {
   EXPECT_TRUE(Find("1").has_value());
 }
 
+TEST_F(DaemonJournalTest, WhatIsPublishedIsDurableAndGoesWithItsPipeline) {
+  const auto published = [this] {
+    std::string all;
+    const std::vector<JournalledPublication> rows = journal_->Publications().value();
+    for (const JournalledPublication& one : rows) {
+      all += one.pipeline + " " + one.life + " " + one.checkpoint + " " + std::to_string(one.version) + ";";
+    }
+    return all;
+  };
+  ASSERT_TRUE(journal_->Write({.put = Pipeline("mlp")}).ok());
+  ASSERT_TRUE(journal_->Write({.publication = JournalledPublication{"mlp", "life", "one", 2, 7, 17}}).ok());
+  ASSERT_TRUE(journal_->Write({.publication = JournalledPublication{"gpt", "other", "", 3}}).ok());
+  ASSERT_TRUE(Crash().ok());
+  EXPECT_EQ(published(), "gpt other  3;mlp life one 2;");
+  ASSERT_TRUE(journal_->Write({.publication = JournalledPublication{"mlp", "life", "two", 3}}).ok());
+  ASSERT_TRUE(journal_->Write({.remove = "gpt"}).ok());
+  ASSERT_TRUE(Crash().ok());
+  EXPECT_EQ(published(), "mlp life two 3;");
+}
+
 TEST_F(DaemonJournalTest, SettledRequestsAreForgottenAndOpenOnesAreNot) {
   options_.retention.entries = 2;
   ASSERT_TRUE(Open().ok());

@@ -71,7 +71,9 @@ TEST(InferenceModels, StatisticsCountInferenceAlone) {
 TEST(InferenceModels, TheIndexTellsStateAndReason) {
   using State = PipelineEntry::State;
   const auto index = [](State state, const absl::Status& error = absl::OkStatus()) {
-    const auto shown = IndexOf({.name = "gpt", .state = state, .error = error});
+    const auto all = IndexOf({.name = "gpt", .state = state, .error = error});
+    EXPECT_EQ(all.size(), 1u);
+    const auto& shown = all.front();
     EXPECT_EQ(shown.name(), "gpt");
     EXPECT_EQ(shown.version(), "1");
     return shown.state() + ": " + shown.reason();

@@ -45,7 +45,7 @@ class JournalledTable : public ::testing::Test {
     options.builder.factory.create = [this](const PipelineSpec&,
                                             Pipeline::Options engine) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
       auto pipeline = std::make_unique<FakePipeline>(control_);
-      engine.metrics(pipeline->plan());
+      if (engine.metrics) engine.metrics(pipeline->plan());
       return pipeline;
     };
     options.builder.factory.load = [](ModelSpec*, const std::string&) { return absl::OkStatus(); };

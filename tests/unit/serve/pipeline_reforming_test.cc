@@ -68,6 +68,14 @@ TEST(PipelineUpdateOverRanks, IsRefusedAndThePipelineServesOn) {
   EXPECT_TRUE(gpt.TrainStep("1", 1).ok());
 }
 
+TEST(PublicationOverRanks, IsRefusedAndThePipelineServesOn) {
+  ReformingTable gpt;
+  ASSERT_TRUE(gpt.Create().ok());
+  EXPECT_EQ(ReasonOf(gpt.Publish("one")), "FEATURE_DISABLED");
+  EXPECT_EQ(gpt.builds, 1);
+  EXPECT_TRUE(gpt.TrainStep("1", 1).ok());
+}
+
 TEST(PipelineReforming, TrainingGoesOnAsIfNoRankHadBeenLost) {
   const Trained whole = Train(/*lose_at=*/-1);
   ASSERT_EQ(whole.builds, 1);

@@ -99,6 +99,12 @@ class ReformingTable {
                      [done](const absl::StatusOr<PipelineEntry>& updated) { done(updated.status()); });
     });
   }
+  absl::Status Publish(const std::string& checkpoint) {
+    return Wait([&](auto done) {
+      table_->Publish({.caller = "ann"}, "gpt", checkpoint, Recipe(),
+                      [done](const absl::StatusOr<PipelineEntry>& published) { done(published.status()); });
+    });
+  }
   void StartDelete(std::function<void(absl::Status)> done) {
     table_->Delete({.caller = "ann"}, "gpt", /*force=*/true, /*purge=*/true, std::move(done));
   }

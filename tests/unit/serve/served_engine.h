@@ -155,6 +155,14 @@ class ServedEngine {
     handles_.Fulfil(put.id, tensors);
     return Wait([&](auto done) { hosted->WriteParameters(Ann(), {.handles = {put}, .step = step}, done); });
   }
+  // The same model in stages of its own, on the same devices.
+  std::unique_ptr<Pipeline> Another(const std::string& optimizer) {
+    Pipeline::Options options;
+    options.devices = &pool_;
+    PipelineSpec spec = ServedSpec();
+    spec.optimizer.name = optimizer;
+    return Pipeline::Create(spec, std::move(options)).value();
+  }
   // Another engine in the place of the one that stands.
   absl::Status Update(const PipelineSpec& spec, std::function<void()> done = nullptr) {
     Pipeline::Options options;

@@ -112,6 +112,19 @@ TEST_F(StateCopyTest, HasTheCheckpointsThatItsJournalReaches) {
   EXPECT_EQ(RealFileSystem()->Read(copy_ + "/epoch").value_or(""), "7\n");
 }
 
+TEST_F(StateCopyTest, HasTheCheckpointThatIsPublishedAndNoOtherOfACaller) {
+  Run(1);
+  SaveAutomatic(1);
+  for (const std::string id : {"mine", "other"}) {
+    ASSERT_TRUE(checkpoints_->FindFolder("gpt")->Save(id, {}, {{"weight", at::ones({1})}}).ok());
+  }
+  ASSERT_TRUE(journal_->Write({.publication = JournalledPublication{"gpt", life_, "mine", 2}}).ok());
+  ASSERT_TRUE(Copy().ok());
+  EXPECT_EQ(NamesIn("pipelines/gpt/checkpoints"), (Names{"auto-1", "mine"}));
+  const auto copied = DaemonJournal::Open(copy_ + "/journal", &clock_, {});
+  EXPECT_EQ((*copied)->Publications().value().size(), 1);
+}
+
 TEST_F(StateCopyTest, HasNoCheckpointThatIsNewerThanItsJournal) {
   Run(1, "RestoreCheckpoint");
   SaveAutomatic(1);

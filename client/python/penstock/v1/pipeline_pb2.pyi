@@ -340,7 +340,7 @@ class ParameterGroup(_message.Message):
     def __init__(self, patterns: _Optional[_Iterable[str]] = ..., options: _Optional[_Mapping[str, Option]] = ..., frozen: bool = ...) -> None: ...
 
 class Pipeline(_message.Message):
-    __slots__ = ["create_time", "epoch", "error", "etag", "name", "parameters", "plan", "progress", "signature", "spec", "state", "state_token", "step"]
+    __slots__ = ["create_time", "epoch", "error", "etag", "name", "parameters", "plan", "progress", "published", "signature", "spec", "state", "state_token", "step"]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -349,6 +349,7 @@ class Pipeline(_message.Message):
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -362,12 +363,13 @@ class Pipeline(_message.Message):
     parameters: int
     plan: Plan
     progress: CreateProgress
+    published: PublishedCheckpoint
     signature: ModelSignature
     spec: PipelineSpec
     state: PipelineState
     state_token: str
     step: int
-    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., state: _Optional[_Union[PipelineState, str]] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., signature: _Optional[_Union[ModelSignature, _Mapping]] = ..., state_token: _Optional[str] = ..., parameters: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., etag: _Optional[str] = ..., progress: _Optional[_Union[CreateProgress, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., spec: _Optional[_Union[PipelineSpec, _Mapping]] = ..., state: _Optional[_Union[PipelineState, str]] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., signature: _Optional[_Union[ModelSignature, _Mapping]] = ..., state_token: _Optional[str] = ..., parameters: _Optional[int] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., etag: _Optional[str] = ..., progress: _Optional[_Union[CreateProgress, _Mapping]] = ..., published: _Optional[_Union[PublishedCheckpoint, _Mapping]] = ...) -> None: ...
 
 class PipelineSpec(_message.Message):
     __slots__ = ["bubble_filling", "cut", "devices", "dynamic_batching", "loss", "model", "optimizer", "planning_seconds", "schedule", "seed"]
@@ -496,6 +498,20 @@ class PlanningSample(_message.Message):
     inputs: _containers.RepeatedCompositeFieldContainer[_tensor_pb2.Input]
     target: _tensor_pb2.Input
     def __init__(self, inputs: _Optional[_Iterable[_Union[_tensor_pb2.Input, _Mapping]]] = ..., target: _Optional[_Union[_tensor_pb2.Input, _Mapping]] = ...) -> None: ...
+
+class PublishedCheckpoint(_message.Message):
+    __slots__ = ["checkpoint", "error", "publish_time", "step", "version"]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_TIME_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    error: _status_pb2.Status
+    publish_time: _timestamp_pb2.Timestamp
+    step: int
+    version: str
+    def __init__(self, checkpoint: _Optional[str] = ..., step: _Optional[int] = ..., version: _Optional[str] = ..., publish_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class RefusedCandidate(_message.Message):
     __slots__ = ["schedule", "why"]

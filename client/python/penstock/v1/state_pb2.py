@@ -17,15 +17,15 @@ from penstock.v1 import pipeline_pb2 as penstock_dot_v1_dot_pipeline__pb2
 from penstock.v1 import tensor_pb2 as penstock_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/state.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18penstock/v1/handle.proto\x1a\x1apenstock/v1/pipeline.proto\x1a\x18penstock/v1/tensor.proto\"\xa9\x02\n\nCheckpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x11\n\tbyte_size\x18\x03 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12+\n\x05state\x18\x05 \x01(\x0e\x32\x1c.penstock.v1.CheckpointState\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05model\x18\x07 \x01(\t\x12\x16\n\x0eprogram_digest\x18\x08 \x01(\t\x12\x17\n\x0fpipeline_exists\x18\t \x01(\x08\x12\x19\n\x11has_specification\x18\n \x01(\x08\x12\x10\n\x08rotating\x18\x0b \x01(\x08\x12\x11\n\tautomatic\x18\x0c \x01(\x08\"\x80\x01\n\x17\x43heckpointSpecification\x12\'\n\x04spec\x18\x01 \x01(\x0b\x32\x19.penstock.v1.PipelineSpec\x12+\n\x08schedule\x18\x02 \x01(\x0b\x32\x19.penstock.v1.ScheduleSpec\x12\x0f\n\x07\x62\x61lance\x18\x03 \x03(\x05\"s\n\x15SaveCheckpointRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x0f\n\x07replace\x18\x04 \x01(\x08\x12\x0c\n\x04keep\x18\x05 \x01(\x05\"g\n\x15\x43opyCheckpointRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"]\n\x18RestoreCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x10\n\x08pipeline\x18\x04 \x01(\t\">\n\x19RestoreCheckpointResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0bstate_token\x18\x02 \x01(\t\"M\n\x17\x44\x65leteCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\x1a\n\x18\x44\x65leteCheckpointResponse\"b\n\x16ListCheckpointsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x11\n\tautomatic\x18\x04 \x01(\x08\"`\n\x17ListCheckpointsResponse\x12,\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x17.penstock.v1.Checkpoint\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x94\x01\n\x15ReadParametersRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x1f\n\x17include_optimizer_state\x18\x03 \x01(\x08\x12\x12\n\nchunk_size\x18\x04 \x01(\x05\x12\x11\n\tgradients\x18\x05 \x01(\x08\x12\x12\n\ncheckpoint\x18\x06 \x01(\t\"\xcd\x01\n\x16ReadParametersResponse\x12:\n\x05start\x18\x01 \x01(\x0b\x32).penstock.v1.ReadParametersResponse.StartH\x00\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x18.penstock.v1.TensorChunkH\x00\x1a\x41\n\x05Start\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12*\n\x07tensors\x18\x02 \x03(\x0b\x32\x19.penstock.v1.TensorHeaderB\t\n\x07message\"z\n\x16WriteParametersRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x0f\n\x07handles\x18\x02 \x03(\t\x12\x11\n\x04step\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x66orce\x18\x04 \x01(\x08\x12\x12\n\nrequest_id\x18\x05 \x01(\tB\x07\n\x05_step\"<\n\x17WriteParametersResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0bstate_token\x18\x02 \x01(\t*\xab\x01\n\x0f\x43heckpointState\x12 \n\x1c\x43HECKPOINT_STATE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43HECKPOINT_STATE_WRITING\x10\x01\x12\x1d\n\x19\x43HECKPOINT_STATE_COMPLETE\x10\x02\x12\x1b\n\x17\x43HECKPOINT_STATE_FAILED\x10\x03\x12\x1c\n\x18\x43HECKPOINT_STATE_DAMAGED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/state.proto\x12\x0bpenstock.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18penstock/v1/handle.proto\x1a\x1apenstock/v1/pipeline.proto\x1a\x18penstock/v1/tensor.proto\"\xa9\x02\n\nCheckpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x11\n\tbyte_size\x18\x03 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x04 \x01(\t\x12+\n\x05state\x18\x05 \x01(\x0e\x32\x1c.penstock.v1.CheckpointState\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05model\x18\x07 \x01(\t\x12\x16\n\x0eprogram_digest\x18\x08 \x01(\t\x12\x17\n\x0fpipeline_exists\x18\t \x01(\x08\x12\x19\n\x11has_specification\x18\n \x01(\x08\x12\x10\n\x08rotating\x18\x0b \x01(\x08\x12\x11\n\tautomatic\x18\x0c \x01(\x08\"\x80\x01\n\x17\x43heckpointSpecification\x12\'\n\x04spec\x18\x01 \x01(\x0b\x32\x19.penstock.v1.PipelineSpec\x12+\n\x08schedule\x18\x02 \x01(\x0b\x32\x19.penstock.v1.ScheduleSpec\x12\x0f\n\x07\x62\x61lance\x18\x03 \x03(\x05\"s\n\x15SaveCheckpointRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x0f\n\x07replace\x18\x04 \x01(\x08\x12\x0c\n\x04keep\x18\x05 \x01(\x05\"g\n\x15\x43opyCheckpointRequest\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65stination\x18\x02 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"]\n\x18RestoreCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x10\n\x08pipeline\x18\x04 \x01(\t\">\n\x19RestoreCheckpointResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0bstate_token\x18\x02 \x01(\t\"M\n\x17\x44\x65leteCheckpointRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08pipeline\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\x1a\n\x18\x44\x65leteCheckpointResponse\"W\n\x18PublishCheckpointRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"b\n\x16ListCheckpointsRequest\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x11\n\tautomatic\x18\x04 \x01(\x08\"`\n\x17ListCheckpointsResponse\x12,\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x17.penstock.v1.Checkpoint\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x94\x01\n\x15ReadParametersRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x1f\n\x17include_optimizer_state\x18\x03 \x01(\x08\x12\x12\n\nchunk_size\x18\x04 \x01(\x05\x12\x11\n\tgradients\x18\x05 \x01(\x08\x12\x12\n\ncheckpoint\x18\x06 \x01(\t\"\xcd\x01\n\x16ReadParametersResponse\x12:\n\x05start\x18\x01 \x01(\x0b\x32).penstock.v1.ReadParametersResponse.StartH\x00\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x18.penstock.v1.TensorChunkH\x00\x1a\x41\n\x05Start\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12*\n\x07tensors\x18\x02 \x03(\x0b\x32\x19.penstock.v1.TensorHeaderB\t\n\x07message\"z\n\x16WriteParametersRequest\x12\x10\n\x08pipeline\x18\x01 \x01(\t\x12\x0f\n\x07handles\x18\x02 \x03(\t\x12\x11\n\x04step\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x66orce\x18\x04 \x01(\x08\x12\x12\n\nrequest_id\x18\x05 \x01(\tB\x07\n\x05_step\"<\n\x17WriteParametersResponse\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x13\n\x0bstate_token\x18\x02 \x01(\t*\xab\x01\n\x0f\x43heckpointState\x12 \n\x1c\x43HECKPOINT_STATE_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x43HECKPOINT_STATE_WRITING\x10\x01\x12\x1d\n\x19\x43HECKPOINT_STATE_COMPLETE\x10\x02\x12\x1b\n\x17\x43HECKPOINT_STATE_FAILED\x10\x03\x12\x1c\n\x18\x43HECKPOINT_STATE_DAMAGED\x10\x04\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.state_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _CHECKPOINTSTATE._serialized_start=1816
-  _CHECKPOINTSTATE._serialized_end=1987
+  _CHECKPOINTSTATE._serialized_start=1905
+  _CHECKPOINTSTATE._serialized_end=2076
   _CHECKPOINT._serialized_start=154
   _CHECKPOINT._serialized_end=451
   _CHECKPOINTSPECIFICATION._serialized_start=454
@@ -42,18 +42,20 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _DELETECHECKPOINTREQUEST._serialized_end=1042
   _DELETECHECKPOINTRESPONSE._serialized_start=1044
   _DELETECHECKPOINTRESPONSE._serialized_end=1070
-  _LISTCHECKPOINTSREQUEST._serialized_start=1072
-  _LISTCHECKPOINTSREQUEST._serialized_end=1170
-  _LISTCHECKPOINTSRESPONSE._serialized_start=1172
-  _LISTCHECKPOINTSRESPONSE._serialized_end=1268
-  _READPARAMETERSREQUEST._serialized_start=1271
-  _READPARAMETERSREQUEST._serialized_end=1419
-  _READPARAMETERSRESPONSE._serialized_start=1422
-  _READPARAMETERSRESPONSE._serialized_end=1627
-  _READPARAMETERSRESPONSE_START._serialized_start=1551
-  _READPARAMETERSRESPONSE_START._serialized_end=1616
-  _WRITEPARAMETERSREQUEST._serialized_start=1629
-  _WRITEPARAMETERSREQUEST._serialized_end=1751
-  _WRITEPARAMETERSRESPONSE._serialized_start=1753
-  _WRITEPARAMETERSRESPONSE._serialized_end=1813
+  _PUBLISHCHECKPOINTREQUEST._serialized_start=1072
+  _PUBLISHCHECKPOINTREQUEST._serialized_end=1159
+  _LISTCHECKPOINTSREQUEST._serialized_start=1161
+  _LISTCHECKPOINTSREQUEST._serialized_end=1259
+  _LISTCHECKPOINTSRESPONSE._serialized_start=1261
+  _LISTCHECKPOINTSRESPONSE._serialized_end=1357
+  _READPARAMETERSREQUEST._serialized_start=1360
+  _READPARAMETERSREQUEST._serialized_end=1508
+  _READPARAMETERSRESPONSE._serialized_start=1511
+  _READPARAMETERSRESPONSE._serialized_end=1716
+  _READPARAMETERSRESPONSE_START._serialized_start=1640
+  _READPARAMETERSRESPONSE_START._serialized_end=1705
+  _WRITEPARAMETERSREQUEST._serialized_start=1718
+  _WRITEPARAMETERSREQUEST._serialized_end=1840
+  _WRITEPARAMETERSRESPONSE._serialized_start=1842
+  _WRITEPARAMETERSRESPONSE._serialized_end=1902
 # @@protoc_insertion_point(module_scope)

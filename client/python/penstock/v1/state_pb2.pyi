@@ -99,6 +99,16 @@ class ListCheckpointsResponse(_message.Message):
     next_page_token: str
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class PublishCheckpointRequest(_message.Message):
+    __slots__ = ["checkpoint_id", "pipeline", "request_id"]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    PIPELINE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: str
+    pipeline: str
+    request_id: str
+    def __init__(self, pipeline: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
 class ReadParametersRequest(_message.Message):
     __slots__ = ["checkpoint", "chunk_size", "gradients", "include_optimizer_state", "names", "pipeline"]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]

@@ -11,11 +11,12 @@ from google.protobuf import symbol_database as _symbol_database
 _sym_db = _symbol_database.Default()
 
 
+from penstock.v1 import pipeline_pb2 as penstock_dot_v1_dot_pipeline__pb2
 from penstock.v1 import role_pb2 as penstock_dot_v1_dot_role__pb2
 from penstock.v1 import state_pb2 as penstock_dot_v1_dot_state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/v1/state_service.proto\x12\x0bpenstock.v1\x1a\x16penstock/v1/role.proto\x1a\x17penstock/v1/state.proto2\xc8\x05\n\x0cStateService\x12W\n\x0eSaveCheckpoint\x12\".penstock.v1.SaveCheckpointRequest\x1a\x17.penstock.v1.Checkpoint\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12W\n\x0e\x43opyCheckpoint\x12\".penstock.v1.CopyCheckpointRequest\x1a\x17.penstock.v1.Checkpoint\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12l\n\x11RestoreCheckpoint\x12%.penstock.v1.RestoreCheckpointRequest\x1a&.penstock.v1.RestoreCheckpointResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12i\n\x10\x44\x65leteCheckpoint\x12$.penstock.v1.DeleteCheckpointRequest\x1a%.penstock.v1.DeleteCheckpointResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12\x62\n\x0fListCheckpoints\x12#.penstock.v1.ListCheckpointsRequest\x1a$.penstock.v1.ListCheckpointsResponse\"\x04\xf8\xe9\x18\x01\x12\x61\n\x0eReadParameters\x12\".penstock.v1.ReadParametersRequest\x1a#.penstock.v1.ReadParametersResponse\"\x04\xf8\xe9\x18\x03\x30\x01\x12\x66\n\x0fWriteParameters\x12#.penstock.v1.WriteParametersRequest\x1a$.penstock.v1.WriteParametersResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpenstock/v1/state_service.proto\x12\x0bpenstock.v1\x1a\x1apenstock/v1/pipeline.proto\x1a\x16penstock/v1/role.proto\x1a\x17penstock/v1/state.proto2\xa5\x06\n\x0cStateService\x12W\n\x0eSaveCheckpoint\x12\".penstock.v1.SaveCheckpointRequest\x1a\x17.penstock.v1.Checkpoint\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12W\n\x0e\x43opyCheckpoint\x12\".penstock.v1.CopyCheckpointRequest\x1a\x17.penstock.v1.Checkpoint\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12l\n\x11RestoreCheckpoint\x12%.penstock.v1.RestoreCheckpointRequest\x1a&.penstock.v1.RestoreCheckpointResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12i\n\x10\x44\x65leteCheckpoint\x12$.penstock.v1.DeleteCheckpointRequest\x1a%.penstock.v1.DeleteCheckpointResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12[\n\x11PublishCheckpoint\x12%.penstock.v1.PublishCheckpointRequest\x1a\x15.penstock.v1.Pipeline\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12\x62\n\x0fListCheckpoints\x12#.penstock.v1.ListCheckpointsRequest\x1a$.penstock.v1.ListCheckpointsResponse\"\x04\xf8\xe9\x18\x01\x12\x61\n\x0eReadParameters\x12\".penstock.v1.ReadParametersRequest\x1a#.penstock.v1.ReadParametersResponse\"\x04\xf8\xe9\x18\x03\x30\x01\x12\x66\n\x0fWriteParameters\x12#.penstock.v1.WriteParametersRequest\x1a$.penstock.v1.WriteParametersResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.state_service_pb2', globals())
@@ -30,12 +31,14 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _STATESERVICE.methods_by_name['RestoreCheckpoint']._serialized_options = b'\370\351\030\003\200\352\030\001'
   _STATESERVICE.methods_by_name['DeleteCheckpoint']._options = None
   _STATESERVICE.methods_by_name['DeleteCheckpoint']._serialized_options = b'\370\351\030\003\200\352\030\001'
+  _STATESERVICE.methods_by_name['PublishCheckpoint']._options = None
+  _STATESERVICE.methods_by_name['PublishCheckpoint']._serialized_options = b'\370\351\030\003\200\352\030\001'
   _STATESERVICE.methods_by_name['ListCheckpoints']._options = None
   _STATESERVICE.methods_by_name['ListCheckpoints']._serialized_options = b'\370\351\030\001'
   _STATESERVICE.methods_by_name['ReadParameters']._options = None
   _STATESERVICE.methods_by_name['ReadParameters']._serialized_options = b'\370\351\030\003'
   _STATESERVICE.methods_by_name['WriteParameters']._options = None
   _STATESERVICE.methods_by_name['WriteParameters']._serialized_options = b'\370\351\030\003\200\352\030\001'
-  _STATESERVICE._serialized_start=98
-  _STATESERVICE._serialized_end=810
+  _STATESERVICE._serialized_start=126
+  _STATESERVICE._serialized_end=931
 # @@protoc_insertion_point(module_scope)

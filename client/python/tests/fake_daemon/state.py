@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 from penstock import tensors
 from penstock.checksum import crc32c
-from penstock.v1 import handle_pb2, state_pb2
+from penstock.v1 import handle_pb2, pipeline_pb2, state_pb2
 
 from fake_daemon.errors import refuse, status
 from fake_daemon.handles import Handles
@@ -43,6 +43,13 @@ class State(Handles):
                     refuse(context, status(grpc.StatusCode.DATA_LOSS, "CHECKPOINT_CORRUPT", "damaged"))
                 self.step = checkpoint.step
         return state_pb2.RestoreCheckpointResponse(step=self.step)
+
+    def PublishCheckpoint(self, request: Any, context: Any) -> Any:
+        self.pipeline.ClearField("published")
+        if request.checkpoint_id:
+            name = f"{request.pipeline}/checkpoints/{request.checkpoint_id}"
+            self.pipeline.published.CopyFrom(pipeline_pb2.PublishedCheckpoint(checkpoint=name, step=1, version="2"))
+        return self.pipeline
 
     def DeleteCheckpoint(self, request: Any, context: Any) -> Any:
         return state_pb2.DeleteCheckpointResponse()
