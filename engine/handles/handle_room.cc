@@ -184,10 +184,8 @@ absl::Status HandleStore::Move(const EntryPointer& entry, const Shortage& shorta
   }
   auto after = std::make_shared<const HeldValues>(std::move(moved));
   const auto put = [&]() -> absl::Status {
-    Aftermath aftermath(this);
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&mu_);  // `before` outlives it, and with it what the old values hold
     if (!MayMove(*entry, shortage) || HeldIn(**entry->result) != before) return absl::OkStatus();
-    aftermath.MakeRoom(0);
     PENSTOCK_RETURN_IF_ERROR(Recharge(*entry, HostBytes(after)));
     if (entry->shares == nullptr) {
       *entry->result = after;

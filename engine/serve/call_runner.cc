@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
@@ -14,6 +15,7 @@
 #include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/copy_tensors.h"
+#include "engine/device/device.h"
 #include "engine/device/torch_status.h"
 #include "engine/exec/signature_check.h"
 #include "engine/serve/batch_rows.h"
@@ -97,6 +99,11 @@ std::string OptimizerSlotName(const std::string& name) {
   return absl::StrCat("optimizer/", name.substr(begin, dot - begin), "/", name.substr(dot + 1));
 }
 
+// Elsewhere outputs are made on the host.
+bool EndsOnAnAccelerator(const Plan& plan) {
+  return !plan.stages.empty() && !absl::StartsWith(LocalDeviceName(plan.stages.back().device), "cpu");
+}
+
 // Of a call whose outputs may stay on a device.
 std::optional<int64_t> ReplyBytesOf(const Call& call) {
   if (const auto* infer = call.As<InferCall>()) return infer->reply_bytes;
@@ -128,7 +135,8 @@ absl::Status CallRunner::CheckTensors(Call& call) const {
                           std::to_string(*total_rows));
     }
   }
-  if (const std::optional<int64_t> reply_bytes = ReplyBytesOf(call)) {
+  const std::optional<int64_t> reply_bytes = ReplyBytesOf(call);
+  if (reply_bytes.has_value() && EndsOnAnAccelerator(pipeline_->plan())) {
     call.outputs_stay = *reply_bytes == 0 || OutputBytes(inputs, call) > *reply_bytes;
   }
   if (const auto* infer = call.As<InferCall>()) {

@@ -503,9 +503,10 @@ class BatchingTest : public HostingFixture {
     checked_ = control_->inferences().size();
     control_->HoldInference();
   }
-  HandleName Infer(float value, int64_t rows = 2, const std::string& caller = "ann") {
+  HandleName Infer(float value, int64_t rows = 2, const std::string& caller = "ann", int64_t reply_bytes = 0) {
     InferCall call;
     call.inputs.push_back(X(value, rows));
+    call.reply_bytes = reply_bytes;
     return *gpt_->Infer(Caller(caller), std::move(call))->outputs;
   }
   // Takes the only place, and returns when it is taken.
@@ -650,6 +651,13 @@ class PatientBatchingTest : public BatchingTest {
 TEST_F(PatientBatchingTest, AFullBatchRunsAtOnce) {
   control_->ResumeInference();
   const std::vector<HandleName> waiting = {Infer(1), Infer(2), Infer(3)};
+  for (size_t k = 0; k < waiting.size(); ++k) EXPECT_EQ(ValueOf(waiting[k]), static_cast<float>(k + 1));
+  EXPECT_THAT(Runs(), ElementsAre(Pair(6, 1)));
+}
+
+TEST_F(PatientBatchingTest, OnTheHostItDoesNotMatterWhatTheRepliesCarry) {
+  control_->ResumeInference();
+  const std::vector<HandleName> waiting = {Infer(1), Infer(2, 2, "ann", 1), Infer(3, 2, "ann", 1000)};
   for (size_t k = 0; k < waiting.size(); ++k) EXPECT_EQ(ValueOf(waiting[k]), static_cast<float>(k + 1));
   EXPECT_THAT(Runs(), ElementsAre(Pair(6, 1)));
 }
