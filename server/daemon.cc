@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -26,8 +27,10 @@
 #include "engine/checkpoint/checkpoint_store.h"
 #include "engine/checkpoint/epoch_file.h"
 #include "engine/device/device.h"
+#include "engine/device/device_streams.h"
 #include "engine/exec/device_pool.h"
 #include "engine/handles/handle_store.h"
+#include "engine/handles/spill_folder.h"
 #include "engine/ledger/memory_ledger.h"
 #include "engine/observe/allocator_statistics.h"
 #include "engine/observe/metrics_registry.h"
