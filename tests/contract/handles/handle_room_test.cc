@@ -325,9 +325,11 @@ TEST_F(DeviceRoomTest, ValuesStayWhereTheyAreUntilOthersNeedTheRoom) {
 }
 
 TEST_F(DeviceRoomTest, WhatCanNotFitOrDisplaceGoesToTheHostItself) {
+  const HandleName small = PutThere(0);
   const HandleName large = PutTensor(at::arange((kThere + 1) * kElements, at::kFloat).to(kDevice));
   EXPECT_FALSE(IsThere(large));
-  ASSERT_TRUE(store_->Release("ann", large).ok());
+  EXPECT_TRUE(IsThere(small)) << "its end would not make enough room";
+  for (const HandleName& name : {small, large}) ASSERT_TRUE(store_->Release("ann", name).ok());
   std::vector<HandlePin> pins;
   for (int i = 0; i < kThere; ++i) pins.push_back(*store_->Pin("ann", PutThere(i)));
   const HandleName next = PutThere(kThere);
@@ -365,6 +367,7 @@ TEST_F(DeviceAndFileRoomTest, FromTheDeviceToTheHostToFiles) {
   int in_files = 0;
   for (int i = 0; i < 4 * kFit; ++i) {
     ASSERT_EQ(StateOf(names[i]), HandleState::kReady) << i << store_->Get("ann", names[i])->error;
+    EXPECT_EQ(IsThere(names[i]), i >= 4 * kFit - kThere) << i << ": the last ones";
     there += IsThere(names[i]) ? 1 : 0;
     in_files += InFile(names[i]) ? 1 : 0;
     EXPECT_TRUE(at::equal(OnHost(names[i]), Numbered(i))) << i;
