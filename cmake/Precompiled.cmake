@@ -41,8 +41,9 @@ function(penstock_precompile target)
 endfunction()
 
 if(PENSTOCK_SANITIZE AND PENSTOCK_TESTS)
-  # Without times of files, so that ccache may keep what was made with it.
-  add_compile_options("SHELL:-Xclang -fno-pch-timestamp")
+  # Without times of files, so that ccache may keep what was made with it. With -pthread for all, as gRPC's users have it:
+  # the compiler takes a set for switches of its own only.
+  add_compile_options("SHELL:-Xclang -fno-pch-timestamp" -pthread)
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/precompiled.cc" CONTENT "int main() { return 0; }\n")
   add_library(penstock_precompiled_library STATIC "${CMAKE_BINARY_DIR}/precompiled.cc")
   add_executable(penstock_precompiled_program "${CMAKE_BINARY_DIR}/precompiled.cc")

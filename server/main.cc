@@ -68,6 +68,7 @@ constexpr int kWakeSignal = SIGUSR1;
 // The signals that end the daemon, blocked in every thread: they are waited for, not caught.
 sigset_t BlockEndSignals() {
   signal(SIGPIPE, SIG_IGN);  // a peer that closes during a write is that call's error
+  signal(SIGXFSZ, SIG_IGN);  // and so is a file that grows beyond the limit of a process
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);

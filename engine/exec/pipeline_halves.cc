@@ -178,7 +178,12 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   spec.input_gradients = graph->input_gradients;
   LedRun led = NewRun(std::move(spec), std::move(lists), nullptr);
   const std::shared_ptr<Run>& run = led.run;
-  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { run->output_gradients = ScatterGradients(*graph, gradients); }));
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] {
+    if (!rank_.HasStage(stage_count() - 1)) {  // messages to other ranks begin on the host
+      for (NamedTensor& gradient : gradients) gradient.tensor = ToHost(gradient.tensor);
+    }
+    run->output_gradients = ScatterGradients(*graph, gradients);
+  }));
   led.open = ranks_.Lead(run, led.leader);
   run->passes = std::exchange(graph->passes, {});
   RunOutcome outcome;

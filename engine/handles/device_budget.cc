@@ -1,5 +1,7 @@
 #include "engine/handles/device_budget.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "engine/observe/metrics.h"
@@ -9,36 +11,57 @@ namespace penstock {
 struct DeviceBudget::Sums {
   absl::Mutex mu;
   std::map<std::string, int64_t> bytes ABSL_GUARDED_BY(mu);
-  ServerMetrics* metrics = nullptr;
+  ServerMetrics* metrics ABSL_GUARDED_BY(mu) = nullptr;
 
-  void Add(const Place& place, int64_t sign) {
+  bool Add(const Place& place, int64_t limit) {
     absl::MutexLock lock(&mu);
-    bytes[place.device] += sign * place.bytes;  // its node is there: of a sum that falls, from when it rose
-    if (metrics != nullptr) metrics->handle_bytes[HandleTier::kDevice].Add(static_cast<double>(sign * place.bytes));
+    int64_t& sum = bytes[place.device];
+    if (place.bytes > limit - sum) return false;
+    Change(sum, place.bytes);
+    return true;
+  }
+  void Remove(const Place& place) {
+    absl::MutexLock lock(&mu);
+    Change(bytes.find(place.device)->second, -place.bytes);
+  }
+
+ private:
+  void Change(int64_t& sum, int64_t more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    sum += more;
+    if (metrics != nullptr) metrics->handle_bytes[HandleTier::kDevice].Add(static_cast<double>(more));
   }
 };
 
 // Values with their place in the sums, which they leave at their end.
 struct DeviceBudget::Counted {
   Counted(HeldValues values, Place its_place, std::shared_ptr<Sums> its_sums)
-      : held(std::move(values)), place(std::move(its_place)), sums(std::move(its_sums)) {
-    sums->Add(place, 1);
-  }
+      : held(std::move(values)), place(std::move(its_place)), sums(std::move(its_sums)) {}
   Counted(const Counted&) = delete;
-  ~Counted() { sums->Add(place, -1); }
+  ~Counted() {
+    if (counted) sums->Remove(place);
+  }
 
   const HeldValues held;
   const Place place;
   const std::shared_ptr<Sums> sums;
+  bool counted = false;
 };
 
 DeviceBudget::DeviceBudget(std::map<std::string, int64_t> limits, ServerMetrics* metrics)
     : limits_(std::move(limits)), sums_(std::make_shared<Sums>()) {
-  sums_->metrics = metrics;
   if (metrics == nullptr) return;
+  {
+    absl::MutexLock lock(&sums_->mu);
+    sums_->metrics = metrics;
+  }
   int64_t all = 0;
   for (const auto& [device, limit] : limits_) all += limit;
   metrics->handle_limit_bytes[HandleTier::kDevice].Set(static_cast<double>(all));
+}
+
+DeviceBudget::~DeviceBudget() {
+  absl::MutexLock lock(&sums_->mu);
+  sums_->metrics = nullptr;
 }
 
 DeviceBudget::Place DeviceBudget::PlaceOf(const HeldValues& held) {
@@ -51,18 +74,21 @@ DeviceBudget::Place DeviceBudget::PlaceOf(const HeldValues& held) {
   return place;
 }
 
-int64_t DeviceBudget::Excess(const Place& place) const {
+int64_t DeviceBudget::LimitOf(const Place& place) const {
   const auto limit = limits_.find(place.device);
-  if (limit == limits_.end()) return 0;
-  if (place.bytes > limit->second) return -1;
-  const int64_t above = BytesOn(place.device) + place.bytes - limit->second;
-  return above > 0 ? above : 0;
+  return limit == limits_.end() ? std::numeric_limits<int64_t>::max() : limit->second;
 }
 
-std::shared_ptr<const HeldValues> DeviceBudget::Count(HeldValues held) {
-  Place place = PlaceOf(held);
-  if (place.bytes == 0) return std::make_shared<const HeldValues>(std::move(held));
-  const auto counted = std::make_shared<const Counted>(std::move(held), std::move(place), sums_);
+int64_t DeviceBudget::Excess(const Place& place) const {
+  const int64_t limit = LimitOf(place);
+  if (place.bytes > limit) return -1;
+  return std::max(int64_t{0}, BytesOn(place.device) - (limit - place.bytes));
+}
+
+std::shared_ptr<const HeldValues> DeviceBudget::Count(const HeldValues& held, const Place& place) {
+  const auto counted = std::make_shared<Counted>(held, place, sums_);  // before it is counted
+  if (!sums_->Add(place, LimitOf(place))) return nullptr;
+  counted->counted = true;
   return {counted, &counted->held};
 }
 

@@ -17,15 +17,15 @@ class ServerMetrics;
 
 // Counts the bytes of results that stay on accelerators.
 //
-// Model:     a sum per device, of values that are there, whoever refers to them: each counts until its last reference goes.
-//            It refuses nothing: who adds to it makes room first (HandleStore). Values that run at the same time may be
-//            added above a limit for a moment.
+// Model:     a sum per device, of values that are there: each counts until its last reference goes. Tensors that somebody
+//            has taken out of it, as a graph does that waits for its Backward, are not counted.
 // Threads:   any method from any thread; values may go on any thread. It may go before they do.
 // Units:     bytes.
 class DeviceBudget {
  public:
   // `limits`: by LibTorch's name of the device, cuda:1; one that is not there has none. `metrics` may be null.
   DeviceBudget(std::map<std::string, int64_t> limits, ServerMetrics* metrics);
+  ~DeviceBudget();  // values that outlive it are in no metric any more
 
   // The accelerator that the values are on, and their bytes there; of several, that of the first. "": none.
   struct Place {
@@ -34,15 +34,17 @@ class DeviceBudget {
   };
   static Place PlaceOf(const HeldValues& held);
 
+  // The values, counted from now on; null where they don't fit.
+  std::shared_ptr<const HeldValues> Count(const HeldValues& held, const Place& place);
   // How many bytes must go from there before these fit; 0: they do. Negative: they never will.
   int64_t Excess(const Place& place) const;
-  // The values, counted from now on.
-  std::shared_ptr<const HeldValues> Count(HeldValues held);
   int64_t BytesOn(const std::string& device) const;
 
  private:
   struct Sums;
   struct Counted;
+
+  int64_t LimitOf(const Place& place) const;
 
   const std::map<std::string, int64_t> limits_;
   const std::shared_ptr<Sums> sums_;

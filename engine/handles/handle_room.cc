@@ -36,7 +36,14 @@ absl::StatusOr<HeldValues> OnHost(const HeldValues& held) {
     const at::NoGradGuard no_graph;
     there = MoveValues(held, [](const at::Tensor& tensor) { return tensor.cpu(); });
   }));
+  there.in_file = false;
   return there;
+}
+
+// Whether its memory is used by others than its handle: a graph, or a reply on its way. Then a move would free nothing.
+bool IsUsedElsewhere(const HeldValues& held) {
+  return std::any_of(held.tensors.begin(), held.tensors.end(),
+                     [](const NamedTensor& tensor) { return tensor.tensor.storage().use_count() > 1; });
 }
 
 int64_t TensorsOnHost(const HeldValues& held) {
@@ -64,13 +71,17 @@ struct HandleStore::Shortage {
 absl::Status HandleStore::WithRoom(const std::function<Wish()>& take) {
   Wish taken = take();
   if (options_.spill == nullptr || !absl::IsResourceExhausted(taken.status)) return taken.status;
+  const HandleBudget::Limits& limits = options_.budget;
+  if (taken.bytes > std::min(limits.bytes, limits.bytes_per_owner)) return taken.status;  // whatever others give up
+  const std::string own_bound = HandlePool(limits).identity_flag;
   absl::MutexLock room(&room_mu_);
   for (bool moved = true; moved;) {
     taken = take();  // another may have made room meanwhile
     if (!absl::IsResourceExhausted(taken.status)) break;
     // More than this one needs, so that not each of the next ones looks for values.
-    const int64_t bytes = std::max(taken.bytes, options_.budget.bytes / kShareAtOnce);
-    const bool own = BytesOf(taken.owner) + taken.bytes > options_.budget.bytes_per_owner;
+    const int64_t bytes = std::max(taken.bytes, limits.bytes / kShareAtOnce);
+    const bool own =
+        ValuesOf(taken.status)["limit"] == own_bound || BytesOf(taken.owner) + taken.bytes > limits.bytes_per_owner;
     moved = MakeRoom({.bytes = bytes, .owner = own ? taken.owner : ""});
   }
   return taken.status;
@@ -89,18 +100,21 @@ absl::StatusOr<HandleContent> HandleStore::Place(const HandleId& id, HandleConte
   std::shared_ptr<const HeldValues> held = HeldIn(content);
   if (held == nullptr) return content;
   if (const DeviceBudget::Place place = DeviceBudget::PlaceOf(*held); place.bytes > 0) {
-    absl::MutexLock room(&room_mu_);
-    int64_t excess = devices_.Excess(place);
-    for (bool moved = true; excess > 0 && moved; excess = devices_.Excess(place)) {
-      moved = MakeRoom({.bytes = excess, .device = place.device});
+    std::shared_ptr<const HeldValues> there = devices_.Count(*held, place);
+    if (there == nullptr) {
+      absl::MutexLock room(&room_mu_);
+      bool moved = true;
+      for (int64_t excess = devices_.Excess(place); excess > 0 && moved; excess = devices_.Excess(place)) {
+        moved = MakeRoom({.bytes = excess, .device = place.device});
+      }
+      there = devices_.Count(*held, place);
     }
-    if (excess != 0) {
+    if (there == nullptr) {
       PENSTOCK_ASSIGN_OR_RETURN(HeldValues on_host, OnHost(*held));
-      held = std::make_shared<const HeldValues>(std::move(on_host));
-    } else {
-      held = devices_.Count(*held);
+      there = std::make_shared<const HeldValues>(std::move(on_host));
     }
-    content = held;
+    held = there;
+    content = std::move(there);
   }
   if (options_.spill == nullptr) return content;
   // Where it still does not fit, the end of the handle says so.
@@ -116,26 +130,29 @@ absl::StatusOr<HandleContent> HandleStore::Place(const HandleId& id, HandleConte
 }
 
 bool HandleStore::MakeRoom(const Shortage& shortage) {
-  const absl::StatusOr<bool> made = Guarded("room for results", [&]() -> absl::StatusOr<bool> {
-    bool moved = false;
-    for (const EntryPointer& entry : ValuesToMove(shortage)) {
+  int64_t moved = 0;
+  Guarded("room for results", [&] {
+    for (const auto& [entry, bytes] : ValuesToMove(shortage)) {
+      if (moved >= shortage.bytes) break;
       const absl::Status status = Move(entry, shortage);
-      moved = moved || status.ok();
-      if (status.ok()) continue;
+      if (status.ok()) {
+        moved += bytes;
+        continue;
+      }
       LogWarning(
           "a result keeps its place, though others need it",
           {{"handle", ToString(entry->name)}, {"reason", ReasonOf(status)}, {"error", std::string(status.message())}});
-      break;  // the next one would fail as this one has
+      if (shortage.device.empty())
+        break;  // the folder would refuse the next one, too; on the host it is another owner's
     }
-    return moved;
-  });
-  return made.ok() && *made;
+  }).IgnoreError();
+  return moved > 0;
 }
 
 bool HandleStore::MayMove(const HandleEntry& entry, const Shortage& shortage) const {
   if (!entry.live || !entry.result.has_value() || !entry.result->ok()) return false;
   const std::shared_ptr<const HeldValues> held = HeldIn(**entry.result);
-  if (held == nullptr) return false;
+  if (held == nullptr || IsUsedElsewhere(*held)) return false;
   if (entry.shares == nullptr) {
     if (entry.pins > 0) return false;
   } else {
@@ -144,28 +161,26 @@ bool HandleStore::MayMove(const HandleEntry& entry, const Shortage& shortage) co
       if (holder->pins > 0) return false;
     }
   }
-  if (!shortage.device.empty()) return DeviceBudget::PlaceOf(*held).device == shortage.device;
+  const DeviceBudget::Place place = DeviceBudget::PlaceOf(*held);
+  if (place.device != shortage.device) return false;
+  if (place.bytes > 0) return true;
   return (shortage.owner.empty() || entry.owner == shortage.owner) && TensorsOnHost(*held) >= kLeastFileBytes;
 }
 
-std::vector<HandleStore::EntryPointer> HandleStore::ValuesToMove(const Shortage& shortage) const {
-  std::vector<EntryPointer> values;
-  {
-    absl::MutexLock lock(&mu_);
-    for (const auto& [id, entry] : entries_) {
-      if (MayMove(*entry, shortage)) values.push_back(entry);
-    }
-    std::sort(values.begin(), values.end(),
-              [](const EntryPointer& a, const EntryPointer& b) { return a->last_use < b->last_use; });
-    int64_t bytes = 0;
-    size_t count = 0;
-    while (count < values.size() && bytes < shortage.bytes) {
-      const std::shared_ptr<const HeldValues> held = HeldIn(**values[count]->result);
-      bytes += shortage.device.empty() ? TensorsOnHost(*held) : DeviceBudget::PlaceOf(*held).bytes;
-      ++count;
-    }
-    values.resize(count);
+std::vector<std::pair<HandleStore::EntryPointer, int64_t>> HandleStore::ValuesToMove(const Shortage& shortage) const {
+  std::vector<std::pair<EntryPointer, int64_t>> values;
+  int64_t sum = 0;
+  absl::MutexLock lock(&mu_);
+  for (const auto& [id, entry] : entries_) {
+    if (!MayMove(*entry, shortage)) continue;
+    const std::shared_ptr<const HeldValues> held = HeldIn(**entry->result);
+    const int64_t bytes = shortage.device.empty() ? TensorsOnHost(*held) : DeviceBudget::PlaceOf(*held).bytes;
+    values.emplace_back(entry, bytes);
+    sum += bytes;
   }
+  if (sum < shortage.bytes && !shortage.device.empty()) values.clear();  // all of them would not be enough
+  std::sort(values.begin(), values.end(),
+            [](const auto& a, const auto& b) { return a.first->last_use < b.first->last_use; });
   return values;
 }
 

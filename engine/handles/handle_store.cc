@@ -187,7 +187,7 @@ void HandleStore::Withdraw(const HandleId& id) {
 }
 
 void HandleStore::Fulfil(const HandleId& id, HandleContent content) {
-  absl::StatusOr<HandleContent> placed = Place(id, std::move(content));
+  absl::StatusOr<HandleContent> placed = Guarded("room for a result", [&] { return Place(id, std::move(content)); });
   const HandleState state = placed.ok() ? HandleState::kReady : HandleState::kFailed;
   Settle(id, std::move(placed), state);
 }

@@ -398,7 +398,8 @@ class HandleStore {
   // Moves values, the least recently used first. Returns whether any did.
   bool MakeRoom(const Shortage& shortage) ABSL_LOCKS_EXCLUDED(mu_) ABSL_EXCLUSIVE_LOCKS_REQUIRED(room_mu_);
   bool MayMove(const HandleEntry& entry, const Shortage& shortage) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::vector<EntryPointer> ValuesToMove(const Shortage& shortage) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Those that may move, the least recently used first, with their bytes there.
+  std::vector<std::pair<EntryPointer, int64_t>> ValuesToMove(const Shortage& shortage) const ABSL_LOCKS_EXCLUDED(mu_);
   // Moves one, if it may still.
   absl::Status Move(const EntryPointer& entry, const Shortage& shortage) ABSL_LOCKS_EXCLUDED(mu_);
 

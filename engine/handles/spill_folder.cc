@@ -32,7 +32,8 @@ constexpr size_t kMaxWriteBytes = size_t{64} << 20;
 
 absl::Status Fault(const char* operation, int error) {
   const std::string message = absl::StrCat("can't ", operation, " a file of results: ", std::strerror(error));
-  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  const bool full =
+      error == ENOSPC || error == EDQUOT || error == EFBIG || error == ENOMEM || error == EMFILE || error == ENFILE;
   return full ? Error(absl::StatusCode::kResourceExhausted, "STORAGE_FULL", message)
               : Error(absl::StatusCode::kInternal, "BUG", message);
 }
@@ -61,8 +62,8 @@ struct SpillFolder::Use {
   Use(int64_t limit, ServerMetrics* its_metrics) : limit_bytes(limit), metrics(its_metrics) {}
 
   const int64_t limit_bytes;
-  ServerMetrics* const metrics;
   absl::Mutex mu;
+  ServerMetrics* metrics ABSL_GUARDED_BY(mu);
   int64_t bytes ABSL_GUARDED_BY(mu) = 0;
   int64_t files ABSL_GUARDED_BY(mu) = 0;
 
@@ -91,11 +92,12 @@ struct SpillFolder::Mapping {
   Mapping(const Mapping&) = delete;
   ~Mapping() {
     if (memory != MAP_FAILED) munmap(memory, static_cast<size_t>(bytes));
-    use->Remove(bytes);
+    if (counted) use->Remove(bytes);
   }
 
   const std::shared_ptr<Use> use;
   const int64_t bytes;
+  bool counted = false;
   void* memory = MAP_FAILED;
 };
 
@@ -135,14 +137,17 @@ absl::StatusOr<HeldValues> SpillFolder::Put(const HeldValues& held) {
       bytes += (static_cast<int64_t>(tensor.tensor.nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
   }
   if (bytes == 0) return held;
-  if (!use_->Add(bytes)) {
+  const auto mapping = std::make_shared<Mapping>(use_, bytes);
+  mapping->counted = use_->Add(bytes);
+  if (!mapping->counted) {
     return Error(absl::StatusCode::kResourceExhausted, "STORAGE_FULL", "the folder for results is full");
   }
-  const auto mapping = std::make_shared<Mapping>(use_, bytes);
   PENSTOCK_ASSIGN_OR_RETURN(const int file, NewFile());
   const absl::Cleanup close_file = [file] { close(file); };
   // Blocks now: a write into a mapping whose file has none ends the process where the disk is full.
-  if (const int error = posix_fallocate(file, 0, bytes); error != 0) return Fault("make", error);
+  int error = EINTR;
+  while (error == EINTR) error = posix_fallocate(file, 0, bytes);
+  if (error != 0) return Fault("make", error);
   mapping->memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
   if (mapping->memory == MAP_FAILED) return Fault("map", errno);
   HeldValues there;
@@ -167,6 +172,11 @@ absl::StatusOr<HeldValues> SpillFolder::Put(const HeldValues& held) {
   PENSTOCK_RETURN_IF_ERROR(written);
   there.in_file = true;
   return there;
+}
+
+SpillFolder::~SpillFolder() {
+  absl::MutexLock lock(&use_->mu);
+  use_->metrics = nullptr;
 }
 
 int64_t SpillFolder::bytes() const {

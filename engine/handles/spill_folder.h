@@ -33,6 +33,8 @@ class SpillFolder {
   static absl::StatusOr<std::unique_ptr<SpillFolder>> Open(std::string path, int64_t limit_bytes,
                                                            const std::string& flag, ServerMetrics* metrics);
 
+  ~SpillFolder();  // values that outlive it are in no metric any more
+
   // The same values on disk; tensors that are on a device stay there.
   absl::StatusOr<HeldValues> Put(const HeldValues& held);
 

@@ -15,6 +15,19 @@
 #include "server/rpc/unary_call.h"
 
 namespace penstock {
+namespace {
+
+// Of the tensors that ChooseParts() will choose: what it copies to the host.
+int64_t BytesToCopy(const HeldValues& held, const v1::FetchHandleRequest& request) {
+  int64_t bytes = 0;
+  for (const NamedTensor& tensor : held.tensors) {
+    const bool chosen = request.tensor().empty() || tensor.name == request.tensor();
+    if (chosen && !tensor.tensor.is_cpu()) bytes += static_cast<int64_t>(tensor.tensor.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace
 
 absl::StatusOr<std::vector<TensorSender::Part>> ChooseParts(const HeldValues& held,
                                                             const v1::FetchHandleRequest& request) {
@@ -70,8 +83,10 @@ void FetchStream::OnSettled(const HandleStore::HandleAnswer& answer) {
 
 absl::Status FetchStream::StartChunks(const HandleInfo& info) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::shared_ptr<const HeldValues> held, pin_.values());
+  // With the copies of what is on a device.
+  const int64_t copied = BytesToCopy(*held, request_);
+  PENSTOCK_RETURN_IF_ERROR(HoldChunk(environment_.memory, caller_, info.name.pipeline, chunk_bytes_ + copied));
   PENSTOCK_ASSIGN_OR_RETURN(std::vector<TensorSender::Part> parts, ChooseParts(*held, request_));
-  PENSTOCK_RETURN_IF_ERROR(HoldChunk(environment_.memory, caller_, info.name.pipeline, chunk_bytes_));
   v1::FetchHandleResponse first;
   *first.mutable_handle() = ToProto(info);
   std::deque<grpc::ByteBuffer> heads = {SerializeMessage(first)};

@@ -167,6 +167,34 @@ TEST_F(FileRoomTest, OneCallersBoundIsNotPaidByAnother) {
   EXPECT_TRUE(InFile(of_ann[0]));
 }
 
+TEST_F(FileRoomTest, WhoFillsItsBoundWithWhatIsGonePushesNobodyOut) {
+  const HandleName of_bob = Put(0, "bob");
+  std::vector<HandlePin> pins;
+  for (int i = 0; i < kFit; ++i) {
+    const HandleName name = Put(i);
+    pins.push_back(*store_->Pin("ann", name));
+    ASSERT_TRUE(store_->Release("ann", name).ok());
+  }
+  EXPECT_EQ(ErrorOf(Put(kFit)), "HANDLE_BUDGET");
+  EXPECT_FALSE(InFile(of_bob, "bob"));
+}
+
+TEST_F(FileRoomTest, ForWhatNeverFitsNobodyMoves) {
+  const HandleName name = Put(0);
+  EXPECT_EQ(ReasonOf(store_->Reserve({.owner = "ann", .pipeline = "gpt", .bytes = (kFit + 1) * kValueBytes}).status()),
+            "HANDLE_BUDGET");
+  EXPECT_FALSE(InFile(name));
+}
+
+TEST_F(FileRoomTest, WhatSomebodyElseUsesStays) {
+  const HandleName used = Put(0);
+  const at::Tensor rows = TensorOf(used).narrow(0, 0, 10);  // as a graph keeps it
+  const HandleName other = Put(1);
+  for (int i = 0; i < kFit - 1; ++i) Put(i);
+  EXPECT_FALSE(InFile(used));
+  EXPECT_TRUE(InFile(other));
+}
+
 TEST_F(FileRoomTest, TheBoundOfAllTakesTheOldestOfAll) {
   std::vector<HandleName> of_bob;
   for (int i = 0; i < kFit; ++i) of_bob.push_back(Put(i, "bob"));
@@ -203,8 +231,12 @@ TEST_F(FileRoomTest, SmallValuesStay) {
 }
 
 TEST_F(FileRoomTest, LayoutsAndValuesInsideStayWhatTheyAre) {
-  const at::Tensor turned = Numbered(3).view({256, 256}).t();
-  const at::Tensor wide = at::arange(4, at::kFloat).view({4, 1}).expand({4, kElements / 4});
+  const at::Tensor turned = Numbered(3).view({256, 256}).t().clone();
+  at::Tensor wide;
+  {
+    const c10::InferenceMode without_a_base;
+    wide = at::arange(4, at::kFloat).view({4, 1}).expand({4, kElements / 4});
+  }
   const at::Tensor inside = Numbered(5);
   NamedValues values;
   values.push_back({"turned", Value(turned)});
@@ -300,7 +332,9 @@ class DeviceRoomTest : public RoomTest {
   explicit DeviceRoomTest(std::unique_ptr<SpillFolder> spill = nullptr, int64_t bytes = 2 * kFit * kValueBytes)
       : RoomTest(OptionsWith(std::move(spill), {{kDevice.str(), kThere * kValueBytes}}, bytes)) {}
 
-  HandleName PutThere(int number) { return PutTensor(Numbered(number).to(kDevice)); }
+  HandleName PutThere(int number, const std::string& owner = "ann") {
+    return PutTensor(Numbered(number).to(kDevice), owner);
+  }
   bool IsThere(const HandleName& name) { return TensorOf(name).device() == kDevice; }
   at::Tensor OnHost(const HandleName& name) { return TensorOf(name).cpu(); }
 };
@@ -343,6 +377,25 @@ TEST_F(DeviceRoomTest, WhereTheHostIsFullTooTheNewOneFails) {
   for (int i = 0; i < kThere; ++i) names.push_back(PutThere(i));
   EXPECT_EQ(ErrorOf(PutThere(kThere)), "HANDLE_BUDGET");
   for (int i = 0; i < kThere; ++i) EXPECT_TRUE(IsThere(names[i])) << i;
+}
+
+TEST_F(DeviceRoomTest, WhereTheOldestCanNotGoTheNextOneDoes) {
+  for (int i = 0; i < kFit; ++i) Put(i, "bob");
+  const HandleName of_bob = PutThere(0, "bob");
+  std::vector<HandleName> names;
+  for (int i = 0; i < kThere; ++i) names.push_back(PutThere(i));
+  EXPECT_EQ(TensorOf(of_bob, "bob").device(), kDevice) << "the host has no room for it";
+  EXPECT_FALSE(IsThere(names[0]));
+  EXPECT_TRUE(IsThere(names[kThere - 1]));
+}
+
+TEST_F(DeviceRoomTest, AForwardsInputStaysWhereItsGraphKeepsIt) {
+  const HandleName used = PutThere(0);
+  const at::Tensor kept = TensorOf(used).narrow(0, 0, 10);
+  const HandleName other = PutThere(1);
+  PutThere(2);
+  EXPECT_TRUE(IsThere(used));
+  EXPECT_FALSE(IsThere(other));
 }
 
 TEST_F(DeviceRoomTest, APinnedValueCountsUntilItIsUnpinned) {
