@@ -80,9 +80,7 @@ int64_t DeviceBudget::LimitOf(const Place& place) const {
 }
 
 int64_t DeviceBudget::Excess(const Place& place) const {
-  const int64_t limit = LimitOf(place);
-  if (place.bytes > limit) return -1;
-  return std::max(int64_t{0}, BytesOn(place.device) - (limit - place.bytes));
+  return std::max(int64_t{0}, BytesOn(place.device) - (LimitOf(place) - place.bytes));
 }
 
 std::shared_ptr<const HeldValues> DeviceBudget::Count(const HeldValues& held, const Place& place) {

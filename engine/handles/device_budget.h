@@ -36,7 +36,7 @@ class DeviceBudget {
 
   // The values, counted from now on; null where they don't fit.
   std::shared_ptr<const HeldValues> Count(const HeldValues& held, const Place& place);
-  // How many bytes must go from there before these fit; 0: they do. Negative: they never will.
+  // How many bytes must go from there before these fit; 0: they do.
   int64_t Excess(const Place& place) const;
   int64_t BytesOn(const std::string& device) const;
 
