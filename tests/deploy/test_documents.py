@@ -48,7 +48,7 @@ def test_every_flag_has_three_forms(form: str, flags: dict[str, Document], tmp_p
                "token-file": f"{certificates}/tokens"}  # fmt: skip
     values |= {"rank": "0", "world-size": "2", "leader": "127.0.0.1:8475", "peer-listen": "127.0.0.1:8475"}
     values |= {"state-dir": str(tmp_path / "state"), "model-root": str(tmp_path), "device": "cpu:0", "device-memory": "cpu:0=1GiB",
-               "layer-library": os.environ["PENSTOCK_TEST_LAYERS"],
+               "layer-library": os.environ["PENSTOCK_TEST_LAYERS"], "handle-spill-root": str(tmp_path),
                "audit-log": str(tmp_path / "audit"), "otlp-file": str(tmp_path / "spans"), "otlp-endpoint": "http://localhost:4318"}  # fmt: skip
     assert values.keys() == flags.keys(), "a flag without a default needs a value here"
     for name in values:
