@@ -152,8 +152,8 @@ class HandlePin {
 //            A lease starts when the handle settles.
 // Fails:     NOT_FOUND for another caller's handle, and, each with its own reason, for released and
 //            expired ones; FAILED_PRECONDITION / EPOCH_MISMATCH for one from before a restart.
-//            RESOURCE_EXHAUSTED / HANDLE_BUDGET when the budget is full, HOST_MEMORY when all memory is: nothing is
-//            evicted. A failed entry returns its own error at each use. Every error names the handle.
+//            RESOURCE_EXHAUSTED / HANDLE_BUDGET when the budget is full, HOST_MEMORY when all memory is, and no
+//            value could move (handle_room.cc): none is dropped. A failed entry returns its own error at each use. Every error names the handle.
 // Example:   absl::StatusOr<HandleName> name = store->Reserve({.owner = caller, .pipeline = "gpt"});
 //            store->Fulfil(name->id, HeldValues({{"logits", logits}}));
 class HandleStore {
