@@ -32,13 +32,13 @@ function(penstock_library room)
   penstock_precompile(penstock_${room})
 endfunction()
 
-# penstock_test(name SOURCES a_test.cc ... DEPENDS ... [TOGETHER [APART b_test.cc ...]] [LABELS ...] [TIMEOUT seconds]
+# penstock_test(name SOURCES a_test.cc ... DEPENDS ... [APART b_test.cc ...] [LABELS ...] [TIMEOUT seconds]
 #               [ENVIRONMENT A=1 ...])
 # Declares a GoogleTest program and registers it with ctest as one test. Without LABELS its label is the kind of test,
-# the folder below tests/. A unity build compiles the sources of a program that is declared TOGETHER in units: the
-# helpers of its files need names of their own. Those in APART, whose helpers are called like others', stay alone.
+# the folder below tests/. A unity build compiles the sources in units: the helpers of its files need names of their own.
+# Those in APART, whose helpers are called like others', stay alone.
 function(penstock_test name)
-  cmake_parse_arguments(arg "TOGETHER" "TIMEOUT" "SOURCES;DEPENDS;APART;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPENDS;APART;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT PENSTOCK_TESTS)
     return()
   endif()
@@ -50,9 +50,6 @@ function(penstock_test name)
     string(REGEX MATCH "^[^/]+" arg_LABELS "${folder}")
   endif()
   add_executable(${name} ${arg_SOURCES})
-  if(NOT arg_TOGETHER)
-    set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  endif()
   set_source_files_properties(${arg_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} GTest::gmock GTest::gtest_main penstock_warnings)
   if(PENSTOCK_SANITIZE STREQUAL "thread")

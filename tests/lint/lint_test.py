@@ -272,6 +272,21 @@ class ClangTest(TreeTest):
         self.write("engine/x/a.h", "struct A {};\n")
         self.assert_finds(headers.check(self.root, self.build), "engine/x/a.h", "#pragma once")
 
+    def test_headers_that_include_the_large_one_through_others_are_told(self):
+        self.write("engine/x/tensor.h", f"#pragma once\n#include <{headers.LARGE}>\n")
+        self.write("engine/x/user.h", '#pragma once\n#include "engine/x/tensor.h"\n')
+        self.write("engine/x/other.h", "#pragma once\n#include <string>\n")
+        self.assertEqual(headers.including(self.root, headers.LARGE), {"engine/x/tensor.h", "engine/x/user.h"})
+
+    def test_a_header_beside_the_large_one_must_compile_alone_too(self):
+        self.write(f"fake/{headers.LARGE}", "#pragma once\nstruct Tensor {};\n")
+        entry = {"directory": str(self.root), "command": f"g++ -I{self.root} -isystem {self.root}/fake -std=c++20 -c x.cc"}
+        self.write("build/compile_commands.json", json.dumps([entry | {"file": f"{self.root}/engine/x/a.cc"}]))
+        self.write("engine/x/tensor.h", f"#pragma once\n#include <{headers.LARGE}>\ninline Tensor Make() {{ return {{}}; }}\n")
+        self.assertEqual(headers.check(self.root, self.build), [])
+        self.write("engine/x/needy.h", '#pragma once\n#include "engine/x/tensor.h"\ninline std::string Name();\n')
+        self.assert_finds(headers.check(self.root, self.build), "engine/x/needy.h", "std")
+
     GUARDED = """#include "absl/synchronization/mutex.h"
     struct Counter {
       void Add() { %s ++count; }
@@ -292,6 +307,22 @@ class ClangTest(TreeTest):
         self.write("engine/x/a.h", "#pragma once\n" + self.GUARDED % "")
         self.write("engine/x/a.cc", '#include "engine/x/a.h"\n')
         self.assert_finds(thread_safety.check(self.root, self.build), "requires holding")
+
+    def test_what_another_build_compiles_by_clang_is_left_out(self):
+        self.write("engine/x/a.cc", self.GUARDED % "")
+        self.assertEqual(thread_safety.check(self.root, self.build, {"engine/x/a.cc"}), [])
+
+    def test_sources_of_programs_are_those_of_their_libraries_too(self):
+        def target(name, sources, links):
+            return tree.Target(name, "STATIC_LIBRARY", "engine/x", sources, links)
+
+        targets = [
+            target("a_test", ["a_test.cc"], ["penstock::a"]),
+            target("penstock_a", ["a.cc"], ["penstock::b", "absl::strings"]),
+            target("penstock_b", ["b.cc"], ["penstock::a"]),
+            target("penstock_c", ["c.cc"], []),
+        ]
+        self.assertEqual(thread_safety.sources_of(["a_test"], targets), {"a_test.cc", "a.cc", "b.cc"})
 
     def test_a_tree_without_locks_is_suspicious(self):
         self.assert_finds(thread_safety.check(self.root, self.build), "no source with locks")

@@ -180,7 +180,9 @@ TEST_F(Evaluation, BesideTrainingItSeesTheWeightsOfOneStepAndTellsWhich) {
     evaluate(done, answer);
     done.WaitForNotification();
     expected.push_back(*answer.value().loss);
-    if (step < kSteps) ASSERT_TRUE(pipeline->TrainStep(LabelledBatch(step, 9), {}).ok());
+    if (step < kSteps) {
+      ASSERT_TRUE(pipeline->TrainStep(LabelledBatch(step, 9), {}).ok());
+    }
   }
   // The same training again, with evaluations thrown in at any time.
   pipeline->SetNextState(1000);

@@ -109,6 +109,14 @@ Batch Multiply(const Batch& inputs, const LayerContext& /*context*/, const Tenso
   return inputs.TensorAt(0).mul(parameters.at(0));
 }
 
+LayerSpec Weighted(std::vector<int64_t> shape) { return Function({.forward = Multiply, .parameters = {shape}}); }
+
+Batch PassOn(const Batch& inputs, const LayerContext& /*context*/, const Tensors& /*parameters*/) { return inputs; }
+
+LayerSpec Linear(int64_t in, int64_t out, const std::string& name) {
+  return Built("linear", {{"in", in}, {"out", out}}, name);
+}
+
 const char* ModeName(CheckpointMode mode) {
   return mode == CheckpointMode::kAlways ? "always" : mode == CheckpointMode::kNever ? "never" : "except_last";
 }

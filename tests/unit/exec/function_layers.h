@@ -3,6 +3,7 @@
 // What the tests of whole pipelines share: layers whose forward is a function of the test, and short forms of the
 // calls.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -41,6 +42,11 @@ LayerSpec Built(const std::string& kind, OptionMap options = {}, const std::stri
 Tensors ParametersOf(const LayerSpec& layer);
 // A function layer's forward that gives the product of its input and the only parameter.
 Batch Multiply(const Batch& inputs, const LayerContext& context, const Tensors& parameters);
+// The same as a layer with a parameter of that shape.
+LayerSpec Weighted(std::vector<int64_t> shape = {2});
+// A function layer's forward that gives its inputs.
+Batch PassOn(const Batch& inputs, const LayerContext& context, const Tensors& parameters);
+LayerSpec Linear(int64_t in, int64_t out, const std::string& name = "");
 
 constexpr CheckpointMode kModes[] = {CheckpointMode::kAlways, CheckpointMode::kExceptLast, CheckpointMode::kNever};
 const char* ModeName(CheckpointMode mode);

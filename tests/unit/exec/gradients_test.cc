@@ -9,12 +9,12 @@
 namespace penstock::testing {
 namespace {
 
-constexpr int64_t kWidth = 4;
+constexpr int64_t kGradientWidth = 4;
 
 class ExportedGradients : public ::testing::Test {
  protected:
   static PipelineSpec Linears(std::vector<int> balance, bool tied) {
-    const OptionMap options = {{"in", kWidth}, {"out", kWidth}};
+    const OptionMap options = {{"in", kGradientWidth}, {"out", kGradientWidth}};
     PipelineSpec spec =
         Pipe({Built("linear", options, "a"), Built("linear", options, "b"), Built("linear", options, "c")},
              std::move(balance), 2);
@@ -23,7 +23,7 @@ class ExportedGradients : public ::testing::Test {
     return spec;
   }
   static ContributionRequest Numbered(int number) {
-    return Contribution(Range({6, kWidth}).mul(number + 1), Range({6, kWidth}).add(number));
+    return Contribution(Range({6, kGradientWidth}).mul(number + 1), Range({6, kGradientWidth}).add(number));
   }
   static NamedTensors Contribute(Pipeline& pipeline, PlainReference& plain, int number) {
     const ContributionRequest batch = Numbered(number);

@@ -16,7 +16,7 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kWidth = 3;
+constexpr int64_t kGroupWidth = 3;
 
 class OptimizerGroups : public ::testing::Test {
  protected:
@@ -28,7 +28,7 @@ class OptimizerGroups : public ::testing::Test {
 
   // The weights of the first and the last layer are one.
   static PipelineSpec Spec(std::vector<int> balance = {2, 1}) {
-    const LayerSpec linear{"linear", "", {{"in", kWidth}, {"out", kWidth}}};
+    const LayerSpec linear{"linear", "", {{"in", kGroupWidth}, {"out", kGroupWidth}}};
     PipelineSpec spec;
     spec.model.layers = {linear, linear, linear};
     spec.model.ties = {{.parameters = {"layer0.weight", "layer2.weight"}}};
@@ -66,8 +66,8 @@ class OptimizerGroups : public ::testing::Test {
     for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i].tensor, want[i].tensor)) << got[i].name;
   }
 
-  const at::Tensor input_ = at::randn({4, kWidth});
-  const at::Tensor target_ = at::randn({4, kWidth});
+  const at::Tensor input_ = at::randn({4, kGroupWidth});
+  const at::Tensor target_ = at::randn({4, kGroupWidth});
   DevicePool pool_{{{"cpu:0", {0}}, {"cpu:1", {0}}, {"cpu:2", {0}}}, DevicePool::Mode::kSerial};
 };
 
@@ -188,7 +188,7 @@ TEST_F(OptimizerGroups, WeightsOfElementsAreThoseOfTheWholeStep) {
     if (begin == 1) {
       EXPECT_EQ(ValuesOf(parts->ForwardBackward(part).status())["field"], "total_elements") << "less than its own";
     }
-    part.total_elements = 4.5 * kWidth;
+    part.total_elements = 4.5 * kGroupWidth;
     const RunOutcome added = parts->ForwardBackward(part).value();
     if (begin == 0) {
       EXPECT_EQ(added.loss, 0) << "nothing counts";

@@ -24,10 +24,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Batch PassOn(const Batch& inputs, const LayerContext&, const Tensors&) { return inputs; }
-
-LayerSpec Weighted(std::vector<int64_t> shape = {2}) { return Function({.forward = Multiply, .parameters = {shape}}); }
-LayerSpec Linear(int64_t in, int64_t out) { return Built("linear", {{"in", in}, {"out", out}}); }
 LayerSpec Dropout(double p) { return Built("dropout", {{"p", p}}); }
 
 struct Gradients {

@@ -27,10 +27,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Batch PassOn(const Batch& inputs, const LayerContext&, const Tensors&) { return inputs; }
-LayerSpec Weighted() { return Function({.forward = Multiply, .parameters = {{2}}}); }
-LayerSpec Linear(int64_t in, int64_t out) { return Built("linear", {{"in", in}, {"out", out}}); }
-
 // A layer that fails while it is told to.
 class Fuse {
  public:

@@ -23,8 +23,6 @@ using ::testing::HasSubstr;
 
 const std::vector<std::vector<int>> kCutsOfThree = {{3}, {1, 2}, {2, 1}, {1, 1, 1}};
 
-Batch PassOn(const Batch& inputs, const LayerContext&, const Tensors&) { return inputs; }
-
 // Gives on its input, weighted, and stashes it under every name, weighted in another way each time.
 LayerSpec Stash(std::vector<std::string> names, const std::string& name = "") {
   const auto forward = [names](const Batch& in, const LayerContext& context, const Tensors& weights) {
@@ -45,8 +43,6 @@ LayerSpec Pop(std::vector<std::string> names, const std::string& name = "") {
   };
   return Function({.forward = forward, .parameters = {{2}}, .pops = names, .name = name});
 }
-
-LayerSpec Weighted() { return Function({.forward = Multiply, .parameters = {{2}}}); }
 
 LayerSpec Isolated(LayerSpec layer, const std::string& skip_namespace) {
   layer.isolate = {{.skip_namespace = skip_namespace}};

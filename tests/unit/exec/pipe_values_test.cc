@@ -30,12 +30,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-Batch PassOn(const Batch& inputs, const LayerContext&, const Tensors&) { return inputs; }
-
-LayerSpec Linear(int64_t in, int64_t out, const std::string& name = "") {
-  return Built("linear", {{"in", in}, {"out", out}}, name);
-}
-
 NamedValues InferAll(PipeWorld& world, const PipelineSpec& spec, const NamedValues& inputs, int chunks = 0) {
   auto answer = world.Infer(*world.Make(spec), inputs, chunks);
   EXPECT_TRUE(answer.ok()) << answer.status();

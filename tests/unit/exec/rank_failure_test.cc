@@ -33,7 +33,7 @@ class DroppingCarrier final : public Carrier {
   const std::atomic<bool>& drops_;
 };
 
-ContributionRequest Batch() { return Contribution(Range({6, 3}).sin(), Range({6, 3}).cos()); }
+ContributionRequest SixRows() { return Contribution(Range({6, 3}).sin(), Range({6, 3}).cos()); }
 ForwardRequest Question() { return Ask(NamedTensors{{"input", Range({4, 3})}}); }
 
 class RankFailure : public ::testing::Test {
@@ -53,7 +53,7 @@ class RankFailure : public ::testing::Test {
   }
   static void ExpectLost(Pipeline& pipeline) {
     EXPECT_EQ(ReasonOf(pipeline.health()), "RANK_LOST");
-    EXPECT_EQ(ReasonOf(pipeline.TrainStep(Batch(), {}).status()), "RANK_LOST");
+    EXPECT_EQ(ReasonOf(pipeline.TrainStep(SixRows(), {}).status()), "RANK_LOST");
     Inference question;
     question.Ask(pipeline, Question());
     EXPECT_EQ(ReasonOf(question.Answer().status()), "RANK_LOST");
@@ -85,7 +85,7 @@ TEST_F(RankFailure, ValuesThatNeverComeEndWithTheirRank) {
 
 TEST_F(RankFailure, AnInferenceUnderWayFailsWithARankThatIsLost) {
   absl::Notification began, go_on;
-  const auto stop = [&](const ::penstock::Batch& inputs, const LayerContext&, const Tensors&) {
+  const auto stop = [&](const Batch& inputs, const LayerContext&, const Tensors&) {
     if (!began.HasBeenNotified()) began.Notify();
     go_on.WaitForNotification();
     return inputs;
@@ -121,7 +121,7 @@ TEST_F(RankFailure, ARankIsLostAtAnyCommand) {
       return WatchedGroup::LostStatus(1);
     };
     faults = at == "Undo" || at == "Stop" || at == "RestoreTiedGradients";
-    pipeline->ForwardBackward(Batch()).IgnoreError();
+    pipeline->ForwardBackward(SixRows()).IgnoreError();
     pipeline->OptimizerStep({}).IgnoreError();
     pipeline->ImportState(state, 0).IgnoreError();
     pipeline->UpdateOptimizer(pipeline->optimizer()).IgnoreError();
@@ -150,12 +150,12 @@ TEST_F(RankFailure, WhatARankHasNoMemoryToSayFailsItsRun) {
       if (event == at && fails.exchange(false)) throw std::bad_alloc();
     };
     faults = at == "Failed";
-    const auto step = pipeline->TrainStep(Batch(), {});
+    const auto step = pipeline->TrainStep(SixRows(), {});
     EXPECT_FALSE(fails);
     EXPECT_FALSE(step.ok()) << "it does not pass for done";
     faults = false;
     EXPECT_TRUE(pipeline->health().ok()) << pipeline->health();
-    EXPECT_TRUE(pipeline->TrainStep(Batch(), {}).ok());
+    EXPECT_TRUE(pipeline->TrainStep(SixRows(), {}).ok());
   }
 }
 
@@ -164,7 +164,7 @@ TEST_F(RankFailure, ARankThatCannotEvenSayThatItHasLeftIsLost) {
   group_.hooks.on_event = [](std::string_view event, Rank) {
     if (event == "Left") throw std::bad_alloc();
   };
-  EXPECT_FALSE(pipeline->TrainStep(Batch(), {}).ok());
+  EXPECT_FALSE(pipeline->TrainStep(SixRows(), {}).ok());
   EXPECT_FALSE(pipeline->health().ok());
 }
 

@@ -16,7 +16,7 @@
 namespace penstock::testing {
 namespace {
 
-ContributionRequest Batch() { return Contribution(Range({6, 3}).sin(), Range({6, 3}).cos()); }
+ContributionRequest OneBatch() { return Contribution(Range({6, 3}).sin(), Range({6, 3}).cos()); }
 
 class RankLies : public ::testing::Test {
  protected:
@@ -37,7 +37,7 @@ class RankLies : public ::testing::Test {
       if (lies_.exchange(false)) return lie(leader, run, std::move(norms), std::move(measures));
       leader.HasNorms(rank, run, std::move(norms), std::move(measures));
     };
-    ExpectRefused(problem, *pipeline, pipeline->TrainStep(Batch(), {}).status());
+    ExpectRefused(problem, *pipeline, pipeline->TrainStep(OneBatch(), {}).status());
   }
   // The same with ties.
   void ExpectRefusedTies(const std::string& problem,
@@ -48,14 +48,14 @@ class RankLies : public ::testing::Test {
     group_.hooks.has_ties = [&](RankEvents& leader, Rank rank, int64_t run, TiedGradients own) {
       lies_.exchange(false) ? lie(leader, run, std::move(own)) : leader.HasTies(rank, run, std::move(own));
     };
-    ExpectRefused(problem, *pipeline, pipeline->TrainStep(Batch(), {}).status());
+    ExpectRefused(problem, *pipeline, pipeline->TrainStep(OneBatch(), {}).status());
   }
   void ExpectRefused(const std::string& problem, Pipeline& pipeline, const absl::Status& status) {
     EXPECT_EQ(ReasonOf(status), "RANK_MESSAGE") << status;
     EXPECT_EQ(status.message(), problem);
     EXPECT_EQ(ValuesOf(status)["rank"], "1");
     const auto plain = MakeAlone(alone_, TiedAroundBatchNorm());
-    for (Pipeline* each : {&pipeline, plain.get()}) ASSERT_TRUE(each->TrainStep(Batch(), {}).ok());
+    for (Pipeline* each : {&pipeline, plain.get()}) ASSERT_TRUE(each->TrainStep(OneBatch(), {}).ok());
     EXPECT_TRUE(SameState(pipeline, *plain));
   }
 
@@ -116,7 +116,7 @@ TEST_F(RankLies, MeasuresOfAStepComeWithItsNormsOnly) {
     leader.Left(rank, run, before_the_end, measures);
   };
   ExpectRefused("measures.losses: must come once, from rank 1, got some from rank 1", *pipeline,
-                pipeline->TrainStep(Batch(), {}).status());
+                pipeline->TrainStep(OneBatch(), {}).status());
 }
 
 TEST_F(RankLies, TiesAreOfAllUsesFromTheRankThatHasThem) {
@@ -167,7 +167,7 @@ TEST_F(RankLies, ARankLeavesOnce) {
     left.Notify();
   };
   ExpectRefused("left.run: must be a run of which rank 1 has not told this yet, got 1", *pipeline,
-                pipeline->ForwardBackward(Batch()).status());
+                pipeline->ForwardBackward(OneBatch()).status());
 }
 
 TEST_F(RankLies, SumsAreOfEveryMetric) {

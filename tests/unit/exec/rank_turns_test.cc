@@ -9,7 +9,7 @@
 namespace penstock::testing {
 namespace {
 
-constexpr int kMicroBatches = 4;
+constexpr int kTurnMicroBatches = 4;
 
 // Two layers that multiply by their parameter. Of the first inference, the layer on the last stage stops at its first
 // micro-batch until it may go on.
@@ -25,11 +25,11 @@ class RankTurns : public ::testing::TestWithParam<std::vector<int>> {
     };
     PipelineSpec spec = Pipe({Function({.forward = Multiply, .parameters = {{1}}, .name = "first"}),
                               Function({.forward = stop, .parameters = {{1}}, .name = "last"})},
-                             {1, 1}, kMicroBatches);
+                             {1, 1}, kTurnMicroBatches);
     spec.bubble_filling.inference_share = 1;
     return spec;
   }
-  static ForwardRequest Question() { return Ask(NamedTensors{{"input", Range({kMicroBatches, 2})}}); }
+  static ForwardRequest Question() { return Ask(NamedTensors{{"input", Range({kTurnMicroBatches, 2})}}); }
 
   absl::Notification stopped_;
   absl::BlockingCounter* beside_training_ = nullptr;  // when it may go on
@@ -41,7 +41,7 @@ class RankTurns : public ::testing::TestWithParam<std::vector<int>> {
 TEST_P(RankTurns, WhatHasWaitedForAStepToBeginEndsBeforeTheWeightsChange) {
   PipelineSpec spec = Spec();
   spec.bubble_filling.enabled = false;
-  absl::BlockingCounter until_beside_training(2 * kMicroBatches + 2 * kMicroBatches);
+  absl::BlockingCounter until_beside_training(2 * kTurnMicroBatches + 2 * kTurnMicroBatches);
   beside_training_ = &until_beside_training;
   Pipeline::Options options;
   options.before_action = [&](const Action& action) {
@@ -51,7 +51,7 @@ TEST_P(RankTurns, WhatHasWaitedForAStepToBeginEndsBeforeTheWeightsChange) {
     if (event.when == PassEvent::When::kLeftOver && event.lane == 1) until_beside_training.DecrementCount();
   };
   const auto pipeline = MakeOver(group_, spec, GetParam(), std::move(options));
-  const ContributionRequest batch = Contribution(Range({kMicroBatches, 2}), Range({kMicroBatches, 2}));
+  const ContributionRequest batch = Contribution(Range({kTurnMicroBatches, 2}), Range({kTurnMicroBatches, 2}));
   ASSERT_TRUE(pipeline->TrainStep(batch, {}).ok());
   Inference question;
   question.Ask(*pipeline, Question());

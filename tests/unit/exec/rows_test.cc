@@ -24,7 +24,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr int64_t kWidth = 4;
+constexpr int64_t kRowWidth = 4;
 
 // Storage that the layers of kind `test_shared` have in common, until a test asks for a new one.
 at::Tensor* shared_weight = nullptr;
@@ -34,8 +34,10 @@ class SharedLayer : public Layer {
  public:
   explicit SharedLayer(const at::Tensor& weight) : weight_(AddParameter("weight", weight)) {}
   Batch Forward(const Batch& inputs, const LayerContext&) override { return {at::matmul(inputs.TensorAt(0), weight_)}; }
-  std::vector<TensorSignature> InputSignature() const override { return {{"input", DataType::kFp32, {-1, kWidth}}}; }
-  std::vector<TensorSignature> OutputSignature() const override { return {{"output", DataType::kFp32, {-1, kWidth}}}; }
+  std::vector<TensorSignature> InputSignature() const override { return {{"input", DataType::kFp32, {-1, kRowWidth}}}; }
+  std::vector<TensorSignature> OutputSignature() const override {
+    return {{"output", DataType::kFp32, {-1, kRowWidth}}};
+  }
 
  private:
   const at::Tensor weight_;
@@ -45,7 +47,7 @@ class SharedLayer : public Layer {
 class ListLayer : public Layer {
  public:
   Batch Forward(const Batch& inputs, const LayerContext&) override { return {Value::List({inputs[0]})}; }
-  std::vector<TensorSignature> InputSignature() const override { return {{"input", DataType::kFp32, {-1, kWidth}}}; }
+  std::vector<TensorSignature> InputSignature() const override { return {{"input", DataType::kFp32, {-1, kRowWidth}}}; }
   std::vector<TensorSignature> OutputSignature() const override {
     return {{"", DataType::kUnspecified, {}, /*any=*/true}};
   }
@@ -61,7 +63,9 @@ class UnlistLayer : public Layer {
   std::vector<TensorSignature> InputSignature() const override {
     return {{"", DataType::kUnspecified, {}, /*any=*/true}};
   }
-  std::vector<TensorSignature> OutputSignature() const override { return {{"output", DataType::kFp32, {-1, kWidth}}}; }
+  std::vector<TensorSignature> OutputSignature() const override {
+    return {{"output", DataType::kFp32, {-1, kRowWidth}}};
+  }
 };
 
 class RowsTest : public ::testing::Test {
@@ -70,7 +74,7 @@ class RowsTest : public ::testing::Test {
     static at::Tensor weight;
     shared_weight = &weight;
     const auto make_shared = [](const LayerRequest& request) -> absl::StatusOr<std::unique_ptr<Layer>> {
-      return std::make_unique<SharedLayer>(request.shapes_only ? at::empty({kWidth, kWidth}, at::kMeta)
+      return std::make_unique<SharedLayer>(request.shapes_only ? at::empty({kRowWidth, kRowWidth}, at::kMeta)
                                                                : *shared_weight);
     };
     const auto make_list = [](const LayerRequest&) -> absl::StatusOr<std::unique_ptr<Layer>> {
@@ -86,7 +90,7 @@ class RowsTest : public ::testing::Test {
   }
   void SetUp() override {
     at::manual_seed(3);
-    *shared_weight = at::randn({kWidth, kWidth});
+    *shared_weight = at::randn({kRowWidth, kRowWidth});
   }
 
   static PipelineSpec Spec(const std::vector<std::string>& kinds, std::vector<int> balance) {
@@ -146,7 +150,7 @@ TEST_F(RowsTest, ProfilersSeeALabelForEachActionOfAMicroBatch) {
   PipelineSpec spec = Spec({"test_shared", "relu"}, {1, 1});
   spec.schedule.checkpoint = CheckpointMode::kExceptLast;
   auto pipeline = Make(spec);
-  const ContributionRequest batch = MiniBatch(at::randn({4, kWidth}), at::randn({4, kWidth}));
+  const ContributionRequest batch = MiniBatch(at::randn({4, kRowWidth}), at::randn({4, kRowWidth}));
   std::vector<std::string> seen;
   labels = &seen;
   const at::CallbackHandle handle =
@@ -191,8 +195,8 @@ TEST_F(RowsTest, ParametersSharedOnOneDeviceTrainAsOne) {
     auto pipeline = Make(spec);
     ASSERT_NE(pipeline, nullptr);
     for (int step = 0; step < 3; ++step) {
-      const at::Tensor input = at::randn({4, kWidth});
-      const at::Tensor target = at::randn({4, kWidth});
+      const at::Tensor input = at::randn({4, kRowWidth});
+      const at::Tensor target = at::randn({4, kRowWidth});
       ASSERT_TRUE(pipeline->TrainStep(MiniBatch(input, target), {}).ok());
       at::mse_loss(at::matmul(at::relu(at::matmul(input, weight)), weight), target).backward();
       weight = (weight - 0.1 * weight.grad()).detach().requires_grad_(true);
@@ -217,7 +221,7 @@ TEST_F(RowsTest, ARankListIsPlannedAndRunOnRankZeroOnly) {
   auto pipeline = Make(spec);
   ASSERT_NE(pipeline, nullptr);
   EXPECT_THAT(pipeline->plan().why, Contains("More ranks than partitions, some ranks unused: [1]."));
-  EXPECT_TRUE(pipeline->TrainStep(MiniBatch(at::randn({4, kWidth}), at::randn({4, kWidth})), {}).ok());
+  EXPECT_TRUE(pipeline->TrainStep(MiniBatch(at::randn({4, kRowWidth}), at::randn({4, kRowWidth})), {}).ok());
 }
 
 // Within a stage, over a cut, and out of the model: where the plan is made by measuring.
@@ -229,7 +233,7 @@ TEST_F(RowsTest, AListIsAnOutputOfAStage) {
     spec.loss.name.clear();
     auto pipeline = Make(spec);
     ASSERT_NE(pipeline, nullptr);
-    const at::Tensor input = at::randn({4, kWidth});
+    const at::Tensor input = at::randn({4, kRowWidth});
     auto outcome = pipeline->Forward(
         {.inputs = NamedTensors{{"input", input}}, .micro_batches = 2, .outputs = {}, .cancel = nullptr});
     ASSERT_TRUE(outcome.ok()) << outcome.status();
@@ -239,8 +243,8 @@ TEST_F(RowsTest, AListIsAnOutputOfAStage) {
 
 TEST_F(RowsTest, InputsOfAnotherDeviceAreRefused) {
   auto pipeline = Make(Spec({"test_shared"}, {1}));
-  const at::Tensor elsewhere = at::empty({4, kWidth}, at::kMeta);
-  const absl::Status status = pipeline->TrainStep(MiniBatch(elsewhere, at::randn({4, kWidth})), {}).status();
+  const at::Tensor elsewhere = at::empty({4, kRowWidth}, at::kMeta);
+  const absl::Status status = pipeline->TrainStep(MiniBatch(elsewhere, at::randn({4, kRowWidth})), {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ValuesOf(status)["field"], "inputs[input]");
   EXPECT_EQ(ValuesOf(status)["value"], "meta");

@@ -23,7 +23,7 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kWidth = 3;
+constexpr int64_t kFaultWidth = 3;
 constexpr int kStages = 2;
 
 // Its gradients are always clipped.
@@ -160,8 +160,8 @@ class StepFault : public ::testing::TestWithParam<Placement> {
     EXPECT_TRUE(broken.Infer(inputs_[0]).ok());
   }
 
-  const std::vector<at::Tensor> inputs_ = {at::randn({4, kWidth}), at::randn({4, kWidth})};
-  const at::Tensor target_ = at::randn({4, kWidth});
+  const std::vector<at::Tensor> inputs_ = {at::randn({4, kFaultWidth}), at::randn({4, kFaultWidth})};
+  const at::Tensor target_ = at::randn({4, kFaultWidth});
 };
 
 TEST_P(StepFault, WithUndoTheStepIsTakenAgainAsIfNothingHadBeen) {

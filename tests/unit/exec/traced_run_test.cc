@@ -19,7 +19,7 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kWidth = testing::kSmallWidth;
+constexpr int64_t kTracedWidth = testing::kSmallWidth;
 
 PipelineSpec Mlp(const std::string& kind, int chunks = 1) {
   PipelineSpec spec = testing::SmallMlp(2 * chunks, 4, kind);
@@ -93,7 +93,7 @@ TEST_F(TracedRunTest, WhatIsKeptIsCountedByKindUntilItIsGivenBack) {
   PipelineSpec spec = Mlp("1f1b");
   spec.cut = {.balance = {2, 2}};  // a measured one may be uneven
   auto pipeline = Make(spec);
-  constexpr int64_t kWeights = 2 * (kWidth * kWidth + kWidth) * 4;  // of two layers
+  constexpr int64_t kWeights = 2 * (kTracedWidth * kTracedWidth + kTracedWidth) * 4;  // of two layers
   const auto bytes = [&](int lane, MemoryKind kind) { return (*metrics_->lane(lane).memory)[kind].value(); };
   EXPECT_EQ(bytes(0, MemoryKind::kWeights), kWeights);
   EXPECT_EQ(bytes(0, MemoryKind::kGradients), 0);
@@ -103,9 +103,9 @@ TEST_F(TracedRunTest, WhatIsKeptIsCountedByKindUntilItIsGivenBack) {
   pipeline->DiscardGradients();
   EXPECT_EQ(bytes(1, MemoryKind::kGradients), 0);
   const std::shared_ptr<MemoryCells> memory = metrics_->lane(0).memory;
-  auto forward = pipeline->Forward({.inputs = NamedTensors{{"input", at::randn({8, kWidth})}}});
+  auto forward = pipeline->Forward({.inputs = NamedTensors{{"input", at::randn({8, kTracedWidth})}}});
   ASSERT_TRUE(forward.ok());
-  EXPECT_GE(bytes(0, MemoryKind::kStash), 8 * kWidth * 4) << "at least its inputs";
+  EXPECT_GE(bytes(0, MemoryKind::kStash), 8 * kTracedWidth * 4) << "at least its inputs";
   // A graph may outlive its pipeline.
   pipeline.reset();
   metrics_.reset();
@@ -118,8 +118,8 @@ TEST_F(TracedRunTest, LinksCountWhatWasSent) {
   auto pipeline = Make(Mlp("1f1b"));
   ASSERT_TRUE(pipeline->TrainStep(SmallBatch(8), {}).ok());
   const auto sent = [&](int from, LinkDescription link) { return metrics_->lane(from).LinkTo(link)->bytes.value(); };
-  EXPECT_EQ(sent(0, {.to = 1, .kind = LinkKind::kActivation}), 8 * kWidth * 4);
-  EXPECT_EQ(sent(1, {.to = 0, .kind = LinkKind::kGradient}), 8 * kWidth * 4);
+  EXPECT_EQ(sent(0, {.to = 1, .kind = LinkKind::kActivation}), 8 * kTracedWidth * 4);
+  EXPECT_EQ(sent(1, {.to = 0, .kind = LinkKind::kGradient}), 8 * kTracedWidth * 4);
   EXPECT_EQ(metrics_->lane(0).LinkTo({.to = 1, .kind = LinkKind::kGradient}), nullptr);
   int64_t nanos = 0;  // by the trace
   const TraceCapture capture = Dump();
@@ -184,7 +184,7 @@ TEST_F(TracedRunTest, StatesOfARealRunAreConserved) {
 TEST_F(TracedRunTest, InferenceIsTold) {
   auto pipeline = Make(Mlp("1f1b"));
   ForwardRequest request;
-  request.inputs = NamedTensors{{"input", at::randn({4, kWidth})}};
+  request.inputs = NamedTensors{{"input", at::randn({4, kTracedWidth})}};
   absl::Notification done;
   pipeline->InferAsync(std::move(request), [&](const auto& outcome) {
     EXPECT_TRUE(outcome.ok()) << outcome.status();

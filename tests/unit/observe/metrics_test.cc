@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::FakeClock;
 
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kOneSecond = 1'000'000'000;
 
 PipelineMetrics TwoLanes(Clock* clock) {
   return PipelineMetrics(clock, "gpt",
@@ -23,13 +23,13 @@ PipelineMetrics TwoLanes(Clock* clock) {
 }
 
 TEST(LaneMetricsTest, AnActionCountsItsDurationAndMarksProgress) {
-  FakeClock clock(100 * kSecond);
+  FakeClock clock(100 * kOneSecond);
   LaneMetrics lane(&clock, {});
   EXPECT_EQ(lane.last_progress.seconds(), 100);
-  clock.AdvanceNanos(5 * kSecond);
-  lane.ObservePhase(Phase::kBackward, 2 * kSecond);
+  clock.AdvanceNanos(5 * kOneSecond);
+  lane.ObservePhase(Phase::kBackward, 2 * kOneSecond);
   EXPECT_EQ(lane.last_progress.seconds(), 105);
-  EXPECT_EQ(lane.phases[Phase::kBackward].Snapshot().sum_nanos, 2 * kSecond);
+  EXPECT_EQ(lane.phases[Phase::kBackward].Snapshot().sum_nanos, 2 * kOneSecond);
   EXPECT_EQ(lane.phases[Phase::kForward].Snapshot().count(), 0);
 }
 
@@ -61,8 +61,8 @@ TEST(PipelineMetricsTest, ABatchIsStartedActiveAndEndedOnce) {
   pipeline.BatchStarted(BatchMode::kTrain);
   pipeline.BatchStarted(BatchMode::kTrain);
   EXPECT_EQ(pipeline.runs_active[BatchMode::kTrain].value(), 2);
-  pipeline.BatchEnded(BatchMode::kTrain, BatchOutcome::kOk, 8, kSecond);
-  pipeline.BatchEnded(BatchMode::kTrain, BatchOutcome::kFailed, 8, kSecond);
+  pipeline.BatchEnded(BatchMode::kTrain, BatchOutcome::kOk, 8, kOneSecond);
+  pipeline.BatchEnded(BatchMode::kTrain, BatchOutcome::kFailed, 8, kOneSecond);
   EXPECT_EQ(pipeline.batches_started[BatchMode::kTrain].value(), 2);
   EXPECT_EQ(pipeline.batches[BatchMode::kTrain][BatchOutcome::kOk].value(), 1);
   EXPECT_EQ(pipeline.batches[BatchMode::kTrain][BatchOutcome::kFailed].value(), 1);
@@ -73,10 +73,10 @@ TEST(PipelineMetricsTest, ABatchIsStartedActiveAndEndedOnce) {
 }
 
 TEST(PipelineMetricsTest, OnlyAGoodSaveMarksTheLastSuccess) {
-  FakeClock clock(10 * kSecond);
+  FakeClock clock(10 * kOneSecond);
   PipelineMetrics pipeline = TwoLanes(&clock);
   EXPECT_EQ(pipeline.checkpoint_last_success.seconds(), 10);
-  clock.AdvanceNanos(kSecond);
+  clock.AdvanceNanos(kOneSecond);
   pipeline.CheckpointEnded(CheckpointOperation::kSave, false, 1);
   pipeline.CheckpointEnded(CheckpointOperation::kRestore, true, 1);
   EXPECT_EQ(pipeline.checkpoint_last_success.seconds(), 10);
@@ -88,12 +88,12 @@ TEST(PipelineMetricsTest, OnlyAGoodSaveMarksTheLastSuccess) {
 
 TEST(QueueMetricsTest, AgeIsThatOfTheHead) {
   QueueMetrics queue;
-  EXPECT_EQ(queue.OldestAgeSeconds(5 * kSecond), 0);
-  queue.oldest_nanos = 2 * kSecond;
-  EXPECT_EQ(queue.OldestAgeSeconds(5 * kSecond), 3);
-  EXPECT_EQ(queue.OldestAgeSeconds(kSecond), 0) << "never negative";
+  EXPECT_EQ(queue.OldestAgeSeconds(5 * kOneSecond), 0);
+  queue.oldest_nanos = 2 * kOneSecond;
+  EXPECT_EQ(queue.OldestAgeSeconds(5 * kOneSecond), 3);
+  EXPECT_EQ(queue.OldestAgeSeconds(kOneSecond), 0) << "never negative";
   queue.oldest_nanos = QueueMetrics::kEmpty;
-  EXPECT_EQ(queue.OldestAgeSeconds(5 * kSecond), 0);
+  EXPECT_EQ(queue.OldestAgeSeconds(5 * kOneSecond), 0);
 }
 
 TEST(ServerMetricsTest, UnknownMethodsCountAsOther) {
@@ -111,7 +111,7 @@ TEST(ServerMetricsTest, UnknownMethodsCountAsOther) {
 
 TEST(MethodMetricsTest, CodesOutsideTheTableCountAsUnknown) {
   MethodMetrics method("unary", "s", "m");
-  for (int code : {0, 16, 17, -1}) method.Handled(code, kSecond);
+  for (int code : {0, 16, 17, -1}) method.Handled(code, kOneSecond);
   EXPECT_EQ(method.handled_by_code[0].value(), 1);
   EXPECT_EQ(method.handled_by_code[16].value(), 1);
   EXPECT_EQ(method.handled_by_code[2].value(), 2);
