@@ -132,7 +132,9 @@ void AddScheduleOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("MODE");
   command->add_option("--mini-batch-rows", o->mini_batch_rows, "Rows of the mini-batch that the planner plans for")
       ->type_name("N");
-  command->add_option("--planning-seconds", o->planning_seconds, "Time to measure and choose in; unset: 20")
+  command
+      ->add_option("--planning-seconds", o->planning_seconds,
+                   "Time to measure and choose in; 0: measure nothing; unset: 20")
       ->type_name("SECONDS");
 }
 

@@ -288,10 +288,11 @@ absl::StatusOr<Cut> CutByCost(const PlanRequest& request, const std::vector<Laye
   if (measured) {
     cut.why.push_back(MeasuredReason(request, CutCosts(request, profile), found.balance));
   } else {
-    cut.why.push_back(
-        absl::StrCat("The model does not say what it takes, so nothing was measured; ",
-                     request.cut.cost == CutSpec::Cost::kTime ? "every layer counts the same" : "only parameters count",
-                     ": ", absl::StrJoin(found.balance, ", "), " layers."));
+    cut.why.push_back(absl::StrCat(
+        request.limits.planning_seconds > 0 ? "The model does not say what it takes" : "planning_seconds is 0",
+        ", so nothing was measured; ",
+        request.cut.cost == CutSpec::Cost::kTime ? "every layer counts the same" : "only parameters count", ": ",
+        absl::StrJoin(found.balance, ", "), " layers."));
   }
   if (found.moved) cut.why.push_back("Boundaries were moved by a layer, for the predicted step is shorter so.");
   if (found.limits_decide) cut.why.push_back("The devices' memory limits do not allow the cut by cost alone.");

@@ -26,7 +26,7 @@ struct PlanLimits {
   std::vector<int> micro_batches = {};  // numbers that may be chosen; empty: powers of two
   int64_t mini_batch_rows = 0;   // of a step; 0: kDefaultMiniBatchRows where the number of micro-batches is open,
                                  // else a micro-batch has the rows of the profile
-  double planning_seconds = 20;  // that measuring and choosing may take
+  double planning_seconds = 20;  // that measuring and choosing may take; 0: nothing is measured
 };
 
 inline constexpr int kMaxPlannedMicroBatches = 4096;

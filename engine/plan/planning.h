@@ -34,13 +34,15 @@ struct PlanProgress {
 // Threads:   any method from any thread; `unwanted` is called without a lock.
 class Planning {
  public:
-  // `unwanted` returns true once no caller waits for the plan any more; empty: it is always wanted.
+  // A budget of 0: nothing is measured. `unwanted` returns true once no caller waits for the plan any more; empty: it is
+  // always wanted.
   Planning(Clock* clock, double budget_seconds, std::function<bool()> unwanted = {});
 
   // Begins a phase of `parts` parts. Does nothing if the phase is not later than the present one.
   void Enter(PlanPhase phase, int64_t parts) ABSL_LOCKS_EXCLUDED(mu_);
   void PartDone() ABSL_LOCKS_EXCLUDED(mu_);
 
+  bool measures() const { return budget_seconds_ > 0; }
   // Whether the phase must end with what it has: its share of the time is over, or the plan is unwanted.
   bool OutOfTime() const ABSL_LOCKS_EXCLUDED(mu_) { return SecondsLeft() <= 0 || !CheckWanted().ok(); }
   // Until the phase must end; at least 0.

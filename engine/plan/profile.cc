@@ -134,12 +134,14 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileOnThisThread(int64_t integer, c
   return profiles;
 }
 
-// Nothing if there is something to measure with: the first layer says what it takes, `inputs`.
-std::vector<LayerProfile> WithoutMeasurement(const std::vector<NamedLayer>& shapes,
-                                             const std::vector<TensorSignature>& inputs) {
-  std::vector<LayerProfile> profiles;
+// Whether something is there to measure with: a sample, or the first layer says what it takes, `inputs`.
+bool CanMeasure(const ProfileOptions& options, const std::vector<TensorSignature>& inputs) {
   const auto is_any = [](const TensorSignature& input) { return input.any; };
-  if (!inputs.empty() && std::none_of(inputs.begin(), inputs.end(), is_any)) return profiles;
+  return options.sample != nullptr || (!inputs.empty() && std::none_of(inputs.begin(), inputs.end(), is_any));
+}
+
+std::vector<LayerProfile> WithoutMeasurement(const std::vector<NamedLayer>& shapes) {
+  std::vector<LayerProfile> profiles;
   for (const NamedLayer& layer : shapes) {
     LayerProfile profile;
     profile.parameter_bytes = ByteSize(layer.layer->parameters());
@@ -243,9 +245,8 @@ absl::StatusOr<std::vector<LayerProfile>> ProfileLayers(const std::vector<LayerS
                                                         Clock* clock) {
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<NamedLayer> shapes, BuildLayerShapes(layers, settings.build));
   const std::vector<TensorSignature> inputs = shapes.front().layer->InputSignature();
+  if (!options.planning->measures() || !CanMeasure(options, inputs)) return WithoutMeasurement(shapes);
   std::vector<LayerProfile> profiles;
-  if (options.sample == nullptr) profiles = WithoutMeasurement(shapes, inputs);
-  if (!profiles.empty()) return profiles;
   PENSTOCK_RETURN_IF_ERROR(WithExampleInteger(options.sample.get(), inputs, [&](int64_t integer) -> absl::Status {
     PENSTOCK_ASSIGN_OR_RETURN(profiles, ProfileWith(integer, layers, devices, settings, options, clock));
     return absl::OkStatus();

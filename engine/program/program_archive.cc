@@ -1,7 +1,8 @@
 #include "engine/program/program_archive.h"
 
+#include <isa-l/crc.h>
+
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 
@@ -39,37 +40,8 @@ uint16_t Number16(std::string_view bytes, size_t at) { return static_cast<uint16
 uint32_t Number32(std::string_view bytes, size_t at) { return static_cast<uint32_t>(Number(bytes, at, 4)); }
 uint64_t Number64(std::string_view bytes, size_t at) { return Number(bytes, at, 8); }
 
-// The checksum of zip files, eight bytes at a time. Source: Kounavis and Berry, "A systematic approach to building high
-// performance software-based CRC generators", 2005.
-constexpr std::array<std::array<uint32_t, 256>, 8> MakeChecksumTables() {
-  std::array<std::array<uint32_t, 256>, 8> tables{};
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    uint32_t rest = byte;
-    for (int bit = 0; bit < 8; ++bit) rest = (rest >> 1) ^ ((rest & 1) != 0 ? 0xedb88320u : 0u);
-    tables[0][byte] = rest;
-  }
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    for (size_t slice = 1; slice < 8; ++slice) {
-      const uint32_t before = tables[slice - 1][byte];
-      tables[slice][byte] = (before >> 8) ^ tables[0][before & 0xff];
-    }
-  }
-  return tables;
-}
-
 uint32_t Checksum(std::string_view bytes) {
-  static constexpr std::array<std::array<uint32_t, 256>, 8> kTables = MakeChecksumTables();
-  uint32_t rest = 0xffffffff;
-  size_t i = 0;
-  for (; i + 8 <= bytes.size(); i += 8) {
-    const uint64_t word = Number64(bytes, i) ^ rest;
-    rest = 0;
-    for (size_t slice = 0; slice < 8; ++slice) rest ^= kTables[7 - slice][(word >> (8 * slice)) & 0xff];
-  }
-  for (; i < bytes.size(); ++i) {
-    rest = (rest >> 8) ^ kTables[0][(rest ^ static_cast<unsigned char>(bytes[i])) & 0xff];
-  }
-  return ~rest;
+  return crc32_gzip_refl(0, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
 }
 
 absl::Status ArchiveError(std::string_view problem, std::string_view value) {

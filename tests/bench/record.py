@@ -68,6 +68,7 @@ RUNS = {
     "work_stream": f"{PYTHON} tests/bench/work_stream.py {DAEMON}",
     "replan": f"{PYTHON} tests/bench/replan.py {DAEMON}",
     "sequences": f"{TORCH} tests/bench/sequences.py {DAEMON}",
+    "ready": f"{TORCH} tests/bench/ready.py {DAEMON}",
     "rank_carriers": f"{PYTHON} tests/bench/carrier_cost.py --bench {BENCH}/carrier_bench",
     "rank_survivors": f"{PYTHON} tests/bench/rank_survivors.py {DAEMON}",
     "python_client": f"{PYTHON} tests/bench/python_client.py {DAEMON} --rounds 3",

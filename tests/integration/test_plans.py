@@ -254,11 +254,29 @@ def test_a_plan_blocks_nobody_and_ends_when_it_is_given_up(daemon: Daemon, clien
     assert client.plan(_spec(micro_batches=4), kinds=["gpipe"], timeout=60.0).candidates
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, 3601.0, float("nan")])
+@pytest.mark.parametrize("seconds", [-1.0, 3601.0, float("nan")])
 def test_planning_takes_a_time_within_reason(client: penstock.Client, seconds: float) -> None:
     with pytest.raises(penstock.PenstockError) as error:
         client.create_pipeline(fresh_name("bad"), model="mlp", options=MLP, planning_seconds=seconds)
     _refused("SPEC_INVALID", error, "spec.planning_seconds")
+
+
+def test_without_time_for_planning_nothing_is_measured_and_everything_works(client: penstock.Client) -> None:
+    pipeline = client.create_pipeline(
+        fresh_name("unmeasured"), model="mlp", options=MLP, stages=2, loss="mean_squared_error", planning_seconds=0.0
+    )
+    balance = [len(stage.layers) for stage in pipeline.plan.stages]
+    assert max(balance) - min(balance) <= 1  # every layer counts the same
+    assert all(stage.forward_seconds == 0 for stage in pipeline.plan.stages)
+    assert any("planning_seconds is 0" in reason for reason in pipeline.plan.why)
+    measured = client.create_pipeline(
+        fresh_name("measured"), model="mlp", options=MLP, balance=balance, loss="mean_squared_error"
+    )
+    inputs = np.ones((4, WIDTH), np.float32)
+    for each in (pipeline, measured):
+        each.train_step({each.signature.inputs[0].name: inputs}, inputs)
+    one, other = (each.infer({each.signature.inputs[0].name: inputs}) for each in (pipeline, measured))
+    assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def test_layers_of_a_reference_model_stand_on_the_devices_that_are_named(client: penstock.Client) -> None:

@@ -353,8 +353,8 @@ absl::StatusOr<PipelineSpec> FromProto(const v1::PipelineSpec& message) {
   spec.limits.open = ReadOpenChoices(message);
   spec.limits.mini_batch_rows = message.schedule().mini_batch_rows();
   if (message.has_planning_seconds()) spec.limits.planning_seconds = message.planning_seconds();
-  if (!(spec.limits.planning_seconds > 0 && spec.limits.planning_seconds <= kMaxPlanningSeconds)) {
-    return SpecInvalid("spec.planning_seconds", absl::StrCat("must be above 0 and at most ", kMaxPlanningSeconds),
+  if (!(spec.limits.planning_seconds >= 0 && spec.limits.planning_seconds <= kMaxPlanningSeconds)) {
+    return SpecInvalid("spec.planning_seconds", absl::StrCat("must be 0 to ", kMaxPlanningSeconds),
                        absl::StrCat(message.planning_seconds()));
   }
   PENSTOCK_ASSIGN_OR_RETURN(spec.model, FromProto(message.model(), "spec.model"));

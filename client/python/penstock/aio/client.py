@@ -233,7 +233,7 @@ class Client:
             batch_delay: seconds that a request waits for others while the stages could take it; ``None``: on one lane, after
                 a batch, a quarter of its time at most.
             planning_seconds: what the planner may take to measure and to choose; then it takes the best that it has
-                found. ``None``: 20.
+                found. 0: nothing is measured, for a large model that shall serve at once. ``None``: 20.
             sample: a batch of your own to measure plans with, as :meth:`Pipeline.infer` takes inputs; a few rows, at most
                 2 MiB: they are used in turn. For costs that depend on values, and models whose inputs no signature
                 tells. ``None``: made-up values.
