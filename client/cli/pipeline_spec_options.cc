@@ -77,8 +77,8 @@ absl::Status PutModel(const PipelineSpecOptions& o, v1::ModelSpec* model) {
   PENSTOCK_RETURN_IF_ERROR(PutPairs("--option", o.model_options, model->mutable_options()));
   PENSTOCK_RETURN_IF_ERROR(PutDevices(o.device_of, model));
   PENSTOCK_RETURN_IF_ERROR(PutTies(o.ties, model));
-  if (o.deferred_batch_norm) model->set_deferred_batch_norm(true);
-  if (o.tuple_as_one_argument) model->set_tuple_as_one_argument(true);
+  if (o.deferred_batch_norm.has_value()) model->set_deferred_batch_norm(*o.deferred_batch_norm);
+  if (o.tuple_as_one_argument.has_value()) model->set_tuple_as_one_argument(*o.tuple_as_one_argument);
   if (!o.dtype.empty()) model->set_dtype(o.dtype);
   if (!o.autocast.empty()) model->set_autocast(o.autocast);
   return absl::OkStatus();
@@ -106,6 +106,12 @@ void PutCut(const PipelineSpecOptions& o, v1::Cut* cut) {
     cut->set_method(o.cut_method == "exact" ? v1::CUT_METHOD_EXACT : v1::CUT_METHOD_BLOCK_PARTITION);
   }
   if (o.parameter_scale.has_value()) cut->set_parameter_scale(*o.parameter_scale);
+}
+
+// A flag that may also be given as false, to go over a file's.
+void AddSwitch(CLI::App* command, const std::string& name, std::optional<bool>* value, const std::string& help) {
+  command->add_flag_function(
+      name, [value](int64_t count) { *value = count > 0; }, help);
 }
 
 void AddScheduleOptions(CLI::App* command, PipelineSpecOptions* o) {
@@ -160,9 +166,9 @@ absl::Status PutSchedule(const PipelineSpecOptions& o, Session& session, v1::Sch
 
 // Any of its options asks for batching, unless the flag says that there is to be none.
 absl::Status PutBatching(const PipelineSpecOptions& o, v1::PipelineSpec* spec) {
-  const bool off = o.dynamic_batching_given && !o.dynamic_batching;
+  const bool off = o.dynamic_batching == false;
   if (off) spec->clear_dynamic_batching();
-  if (o.dynamic_batching) spec->mutable_dynamic_batching();
+  if (o.dynamic_batching == true) spec->mutable_dynamic_batching();
   const auto put = [&](std::string_view option, const auto& given, const auto& set) -> absl::Status {
     if (!given.has_value()) return absl::OkStatus();
     if (off) {
@@ -201,10 +207,10 @@ void AddModelOptions(CLI::App* command, PipelineSpecOptions* o) {
   command->add_option("--tie", o->ties, "One parameter for several layers: embedding.weight,head.weight; repeatable")
       ->type_name("A,B")
       ->allow_extra_args(false);
-  command->add_flag("--deferred-batch-norm", o->deferred_batch_norm,
-                    "Running statistics follow mini-batches instead of micro-batches");
-  command->add_flag("--tuple-as-one-argument", o->tuple_as_one_argument,
-                    "A layer gets several values as one tuple instead of as its arguments");
+  AddSwitch(command, "--deferred-batch-norm", &o->deferred_batch_norm,
+            "Running statistics follow mini-batches instead of micro-batches");
+  AddSwitch(command, "--tuple-as-one-argument", &o->tuple_as_one_argument,
+            "A layer gets several values as one tuple instead of as its arguments");
 }
 
 void AddCutOptions(CLI::App* command, PipelineSpecOptions* o) {
@@ -266,8 +272,7 @@ void AddInferenceOptions(CLI::App* command, PipelineSpecOptions* o) {
       ->type_name("X");
   command->add_option("--inference-max-wait", o->inference_max_wait, "Until it may; 0: as long as it takes alone")
       ->type_name("SECONDS");
-  command->add_flag("--dynamic-batching", o->dynamic_batching, "Requests of inference that wait together run as one")
-      ->each([o](const std::string&) { o->dynamic_batching_given = true; });
+  AddSwitch(command, "--dynamic-batching", &o->dynamic_batching, "Requests of inference that wait together run as one");
   command->add_option("--batch-rows", o->batch_rows, "Of a batch of requests at most; unset: 64")->type_name("N");
   command->add_option("--batch-micro-batch-rows", o->batch_micro_batch_rows, "That it is split into for the stages")
       ->type_name("N");

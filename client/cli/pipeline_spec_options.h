@@ -32,8 +32,8 @@ struct PipelineSpecOptions {
   std::string cut_method;
   std::optional<double> parameter_scale;
   std::vector<std::string> ties;  // PARAMETER,PARAMETER
-  bool deferred_batch_norm = false;
-  bool tuple_as_one_argument = false;
+  std::optional<bool> deferred_batch_norm;
+  std::optional<bool> tuple_as_one_argument;
   std::string dtype;
   std::string autocast;
   std::string schedule;
@@ -54,8 +54,7 @@ struct PipelineSpecOptions {
   std::string bubble_filling;
   std::optional<double> inference_share;
   std::optional<double> inference_max_wait;
-  bool dynamic_batching = false;
-  bool dynamic_batching_given = false;  // as true or false
+  std::optional<bool> dynamic_batching;
   std::optional<int64_t> batch_rows;
   std::optional<int64_t> batch_micro_batch_rows;
   std::optional<double> batch_delay;

@@ -62,7 +62,7 @@ absl::Status Create(const CreateOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(),
                             BuildPipelineSpec(options.spec, session, /*needs_model=*/!from_checkpoint));
   if (from_checkpoint) {
-    if (options.spec.dynamic_batching_given && !options.spec.dynamic_batching) {
+    if (options.spec.dynamic_batching == false) {
       return UsageError("--dynamic-batching",
                         "can't take back what the specification of --from-checkpoint says, got false");
     }
@@ -247,7 +247,7 @@ absl::Status Replan(const ReplanOptions& options, Session& session) {
   request.set_name(PipelineName(options.name));
   request.set_request_id(session.options().request_id);
   request.set_validate_only(options.dry_run);
-  request.set_no_dynamic_batching(options.spec.dynamic_batching_given && !options.spec.dynamic_batching);
+  request.set_no_dynamic_batching(options.spec.dynamic_batching == false);
   PENSTOCK_ASSIGN_OR_RETURN(*request.mutable_spec(), BuildPipelineSpec(options.spec, session, /*needs_model=*/false));
   if (!options.sample.empty()) {
     PENSTOCK_RETURN_IF_ERROR(ReadSample(options.sample, session, request.mutable_sample()));

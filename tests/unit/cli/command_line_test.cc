@@ -276,6 +276,21 @@ TEST_F(CommandLineTest, WhatBelongsToBatchingDoesNotGoWithItsRefusal) {
   EXPECT_EQ(daemon_.LastCreate().spec().dynamic_batching().max_delay_seconds(), 1);
 }
 
+TEST_F(CommandLineTest, ASwitchGoesOverTheFile) {
+  const std::string spec =
+      " --spec " +
+      TemporaryFile("on", R"({"model": {"name": "gpt", "deferredBatchNorm": true, "tupleAsOneArgument": true}})");
+  EXPECT_EQ(Run("pipeline create x" + spec), 0) << err_;
+  EXPECT_TRUE(daemon_.LastCreate().spec().model().deferred_batch_norm());
+  EXPECT_TRUE(daemon_.LastCreate().spec().model().tuple_as_one_argument());
+  EXPECT_EQ(Run("pipeline create x --deferred-batch-norm=false --tuple-as-one-argument=false" + spec), 0) << err_;
+  EXPECT_FALSE(daemon_.LastCreate().spec().model().deferred_batch_norm());
+  EXPECT_FALSE(daemon_.LastCreate().spec().model().tuple_as_one_argument());
+  EXPECT_EQ(Run("pipeline create x --model gpt --deferred-batch-norm --tuple-as-one-argument"), 0) << err_;
+  EXPECT_TRUE(daemon_.LastCreate().spec().model().deferred_batch_norm());
+  EXPECT_TRUE(daemon_.LastCreate().spec().model().tuple_as_one_argument());
+}
+
 TEST_F(CommandLineTest, AnOptimizerIsDescribedAndUpdated) {
   EXPECT_EQ(Run("pipeline create small --model gpt --optimizer rmsprop --optimizer-option centered=true "
                 "--rate-schedule step --rate-step-size 30 --rate-gamma 0.5 --warmup-steps 3 "
