@@ -10,6 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "engine/base/thread.h"
 #include "engine/transport/measure_link.h"
+#include "tests/support/asleep.h"
 
 namespace penstock {
 namespace {
@@ -117,12 +118,18 @@ TEST(GroupLinks, WhoAsksMeanwhileWaitsForTheOneMeasurement) {
       });
     });
     measuring.WaitForNotification();
+    absl::Notification answered;
+    testing::Watched asking;
     Thread other("other", [&] {
+      asking.Begin();
       second = links.Of(1, 2, [&](Rank rank, const std::vector<Rank>& peers, int64_t) {
         ++measured;
         return LinksOf(rank, peers);
       });
+      answered.Notify();
     });
+    asking.AwaitSleep(answered);
+    EXPECT_FALSE(answered.HasBeenNotified());
     go_on.Notify();
   }
   EXPECT_EQ(measured, 1);

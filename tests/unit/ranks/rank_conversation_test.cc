@@ -20,6 +20,7 @@
 #include "engine/transport/frame_header.h"
 #include "server/ranks/rank_reporter.h"
 #include "server/ranks/remote_rank.h"
+#include "tests/support/asleep.h"
 #include "tests/support/failing_new.h"
 #include "tests/support/quiet_line.h"
 
@@ -241,11 +242,14 @@ TEST_F(RankConversationTest, TheEndWaitsForAnEventThatIsBeingTold) {
   });
   telling.WaitForNotification();
   absl::Notification closed;
+  testing::Watched closing;
   Thread closes("closes", [&] {
+    closing.Begin();
     rank_->Close();
-    EXPECT_TRUE(go_on.HasBeenNotified());
     closed.Notify();
   });
+  closing.AwaitSleep(closed);
+  EXPECT_FALSE(closed.HasBeenNotified());
   go_on.Notify();
   closed.WaitForNotification();
 }
