@@ -40,7 +40,8 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev)
 if $with_tests; then
   packages+=(clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev llvm-14)  # llvm-14 names the lines of sanitizers
-  packages+=(buildah bubblewrap fish iproute2 zsh)  # images without an engine, hosts of their own, completion: 60 MB
+  # Images without an engine, systems for the packages, hosts of their own, completion: 60 MB.
+  packages+=(buildah bubblewrap fish iproute2 mmdebstrap zsh)
 fi
 readonly wheels=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
 

@@ -5,12 +5,15 @@
 #
 # Usage: deploy/image/build_without_engine.sh TARGET --out FOLDER [OPTION...] [-- BUILDAH-OPTION...]
 #
-#   TARGET          daemon-cpu or cli
-#   --out FOLDER    the root of the image; must not exist. FOLDER.json gets its configuration
-#   --files FOLDER  leaves the build stage out: FOLDER is what it would leave, assemble.py's result in
-#                   FOLDER/image/TARGET
-#   --ccache FOLDER lets the build stage use this compiler cache
-#   --work FOLDER   where base, layers and scratch files go, 10 GB of them without --files [build/image-work]
+#   TARGET             daemon-cpu, daemon (with CUDA) or cli
+#   --out FOLDER       the root of the image; must not exist. FOLDER.json gets its configuration
+#   --packages FOLDER  compiles nothing: FOLDER is what deploy/package.sh has made. The target daemon needs it, with the CUDA
+#                      module in the wheel, as the base has no CUDA toolkit
+#   --files FOLDER     leaves all but the last stage out: FOLDER is what they would leave, assemble.py's result in
+#                      FOLDER/image/TARGET
+#   --ccache FOLDER    lets the build stage use this compiler cache
+#   --work FOLDER      where base, layers and scratch files go, 10 GB of them without --files, 25 GB for daemon
+#                      [build/image-work]
 #
 # Exit codes: 0; 1 and the reason if it can't be built; 2 for a wrong call; 77 where the programs are missing.
 set -euo pipefail
@@ -19,15 +22,21 @@ fail() { echo "build_without_engine: $2" >&2; exit "$1"; }
 
 here="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-target="${1:-}" out="" files="" cache="" work="build/image-work" options=()
-[[ $target == daemon-cpu || $target == cli ]] || fail 2 "TARGET must be daemon-cpu or cli, got '$target'"
+target="${1:-}" out="" files="" packages="" cache="" work="build/image-work" options=()
+case "$target" in
+  daemon-cpu | cli) stage=files ;;
+  daemon) stage=files-cuda ;;
+  *) fail 2 "TARGET must be daemon-cpu, daemon or cli, got '$target'" ;;
+esac
 shift
 while (($#)); do
   case "$1" in
-    --out | --files | --ccache | --work)
+    --out | --files | --packages | --ccache | --work)
       (($# > 1)) || fail 2 "$1 needs a folder"
       [[ $2 == /* ]] || set -- "$1" "$here/$2" "${@:3}"
-      case "$1" in --out) out="$2" ;; --files) files="$2" ;; --ccache) cache="$2" ;; --work) work="$2" ;; esac
+      case "$1" in
+        --out) out="$2" ;; --files) files="$2" ;; --packages) packages="$2" ;; --ccache) cache="$2" ;; --work) work="$2" ;;
+      esac
       shift 2 ;;
     --) shift; options+=("$@"); break ;;
     *) fail 2 "unknown option '$1'" ;;
@@ -36,6 +45,9 @@ done
 [[ -n $out ]] || fail 2 "--out is needed"
 [[ ! -e $out ]] || fail 2 "--out must not exist yet, got '$out'"
 [[ -z $files || -d $files/image/$target ]] || fail 2 "--files must have a folder image/$target, got '$files'"
+[[ -z $packages || -n "$(compgen -G "$packages/penstock_server-*.whl")" ]] ||
+  fail 2 "--packages must have a wheel of penstock_server, got '$packages'"
+[[ $target != daemon || -n $files$packages ]] || fail 2 "daemon needs --packages or --files"
 
 programs=(buildah)
 [[ -n $files ]] || programs+=(mmdebstrap)
@@ -67,10 +79,11 @@ make_base() {
 }
 
 if [[ -n $files ]]; then
-  options+=(--build-context "build-cpu=$(cd "$files" && pwd)")
+  options+=(--build-context "$stage=$(cd "$files" && pwd)")
 else
   make_base
   options+=(--build-arg BUILD_IMAGE=localhost/penstock-base)
+  if [[ -n $packages ]]; then options+=(--build-context "packages=$(cd "$packages" && pwd)"); fi
   # Where the Dockerfile says that it is.
   if [[ -n $cache ]]; then options+=(--volume "$(cd "$cache" && pwd):/var/cache/ccache"); fi
 fi

@@ -42,12 +42,21 @@ def libraries_of(file: pathlib.Path) -> dict[str, pathlib.Path]:
     return found
 
 
+def needed_by(file: pathlib.Path) -> list[str]:
+    """The names in the ELF header of a program or library."""
+    return re.findall(r"\(NEEDED\).*\[(.+)\]", run("readelf", "--dynamic", str(file)))
+
+
 def library_in_cache(name: str) -> pathlib.Path:
     """The path of a library that a program opens by its name."""
-    cache = dict(re.findall(r"^\s*(\S+) \(libc6,x86-64[^)]*\) => (\S+)$", run("ldconfig", "-p"), re.MULTILINE))
-    if name not in cache:
+    if name not in _cache():
         raise Problem(f"{name} is not on this machine")
-    return pathlib.Path(cache[name])
+    return pathlib.Path(_cache()[name])
+
+
+@functools.cache
+def _cache() -> dict[str, str]:
+    return dict(re.findall(r"^\s*(\S+) \(libc6,x86-64[^)]*\) => (\S+)$", run("ldconfig", "-p"), re.MULTILINE))
 
 
 class Origins:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "image"))
 
-from origins import Problem, libraries_of, library_in_cache, run  # noqa: E402
+from origins import Problem, libraries_of, library_in_cache, needed_by, run  # noqa: E402
 
 PROGRAMS = {"penstockd": "server/penstockd", "penstock": "client/cli/penstock"}
 # Compiled in from headers, so that no link names them.
@@ -115,10 +115,6 @@ def archives_of(build: pathlib.Path, target: str) -> set[pathlib.Path]:
 
 def of_torch(library: str) -> bool:
     return bool(re.match(r"lib(torch_cpu|torch_cuda|torch|c10|c10_cuda|cudart)\.so", library))
-
-
-def needed_by(file: pathlib.Path) -> list[str]:
-    return re.findall(r"\(NEEDED\).*\[(.+)\]", run("readelf", "--dynamic", str(file)))
 
 
 def versions_of(file: pathlib.Path) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -23,34 +23,19 @@ import daemon_process
 import pytest
 from conftest import ROOT
 from daemon_process import Daemon
+from packing import TORCH, pack, packed
 from test_manifests import project_version
 
-PACK = ROOT / "deploy" / "package" / "pack.py"
 VERSION = project_version()
 SERVER = f"penstock_server-{VERSION}"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-TORCH = next((ROOT / "build/deps/venv/lib").glob("python3*/site-packages"), pathlib.Path())
 # Debian's essential libraries, those that its name service opens, and what the compiler's runtime is.
 BASE = re.compile(r"(ld-linux-x86-64|lib(c|dl|gcc_s|m|nss_\w+|pthread|resolv|rt|stdc\+\+|util))\.so\.[\d.]+$")
 
 
-def pack(out: pathlib.Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = ["/usr/bin/python3", "-B", str(PACK), "--build", os.environ["PENSTOCK_BUILD"], "--out", str(out), *more]
-    return subprocess.run(command, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}, capture_output=True, text=True)
-
-
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    for tool in ("patchelf", "strip", "readelf"):
-        if not shutil.which(tool):
-            pytest.skip(f"no {tool} here: nothing can be packed")
-    if given := os.environ.get("PENSTOCK_PACKAGES"):
-        return pathlib.Path(given)
-    out = tmp_path_factory.mktemp("packages")
-    done = pack(out, "--shared")
-    assert done.returncode == 0, done.stderr
-    print(done.stdout)
-    return out
+    return packed(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.fixture(scope="module")
