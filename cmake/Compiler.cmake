@@ -6,8 +6,9 @@ if(PENSTOCK_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
       "${PENSTOCK_CCACHE}")
 endif()
+# Not for packages: the order in which mold 1.10 sorts unwind entries of one address depends on how many cores there are.
 find_program(PENSTOCK_MOLD mold)
-if(PENSTOCK_MOLD)
+if(PENSTOCK_MOLD AND NOT PENSTOCK_PORTABLE)
   add_link_options(-fuse-ld=mold)
 endif()
 

@@ -57,7 +57,6 @@ penstock_link_archives("^(absl|gRPC|protobuf|OpenSSL|SQLite|ZLIB|c-ares|re2)::")
 find_library(PENSTOCK_RE2 libre2.a REQUIRED)  # known to gRPC by its name, from pkg-config
 set_target_properties(re2::re2 PROPERTIES INTERFACE_LINK_LIBRARIES "${PENSTOCK_RE2};Threads::Threads")
 # Not ALL: our own archives hold what layers of one's own are linked against (engine/own_layers/exported_symbols.txt).
-# One option for each: mold 1.10 takes all memory over a list with colons.
 foreach(archive IN LISTS PENSTOCK_ARCHIVES ITEMS libre2.a)
   add_link_options("-Wl,--exclude-libs=${archive}")
 endforeach()

@@ -1,5 +1,5 @@
-"""Makes the packages twice, in folders with different names, compares their bytes, and installs them where there is no compiler:
-Debian 12 and 13. The wheels are installed as an ordinary user with that system's Python, without a network; on Debian 12 also
+"""Makes the packages twice, in folders with different names and on different numbers of cores, the second time from what an image
+is built from, compares their bytes, and installs them where there is no compiler: Debian 12 and 13. The wheels are installed as an ordinary user with that system's Python, without a network; on Debian 12 also
 together with PyTorch, grpcio and tritonclient. Debian's packages are installed by apt, as root (debs.py).
 
 Usage: packages.py [--out FOLDER] [SUITE...]      (bookworm trixie)
@@ -34,7 +34,7 @@ def run(*command: str | pathlib.Path, **more: str) -> None:
 
 
 def sources_elsewhere(folder: pathlib.Path) -> pathlib.Path:
-    """The sources again, in a folder with another name; what was built there stays."""
+    """The sources again, in a folder with another name, but for what .dockerignore leaves out; what was built there stays."""
     copy = folder / "sources-in-another-folder"
     (copy / "build").mkdir(parents=True, exist_ok=True)
     for path in copy.iterdir():
@@ -43,7 +43,10 @@ def sources_elsewhere(folder: pathlib.Path) -> pathlib.Path:
         elif not path.is_dir():
             path.unlink()
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    left_out = (ROOT / ".dockerignore").read_text().splitlines()
     for name in names.strip("\0").split("\0"):
+        if name.partition("/")[0] in left_out:
+            continue
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy / name)
     if not (copy / "build/deps").exists():
@@ -52,11 +55,12 @@ def sources_elsewhere(folder: pathlib.Path) -> pathlib.Path:
 
 
 def made_twice(folder: pathlib.Path) -> pathlib.Path:
-    """The packages; those that are built again in a folder with another name have the same bytes."""
+    """The packages; those that are built again, in a folder with another name and on one core, have the same bytes."""
     epoch = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name, sources in (("packages", ROOT), ("again", sources_elsewhere(folder))):
+    one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
+    for name, sources, on in (("packages", ROOT, ()), ("again", sources_elsewhere(folder), one_core)):
         shutil.rmtree(folder / name, ignore_errors=True)
-        run(sources / "deploy/package.sh", "--out", folder / name, SOURCE_DATE_EPOCH=epoch.strip())
+        run(*on, sources / "deploy/package.sh", "--out", folder / name, SOURCE_DATE_EPOCH=epoch.strip())
     sums = [(folder / name / "SHA256SUMS").read_text() for name in ("packages", "again")]
     if sums[0] != sums[1]:
         sys.exit(f"packages: two builds give different bytes:\n{sums[0]}{sums[1]}")
