@@ -16,8 +16,9 @@ namespace penstock {
 
 struct Device;
 
-// A device's streams. kCompute is the device's default stream, so that any thread's work on the device is in order with
-// the stages'; copies have one stream per direction, so that they overlap with it.
+// A device's streams. kCompute is in order with the device's default stream, but is not that stream: work that any thread
+// gives the device without naming a stream is in order with the stages', and the stages wait for nobody else's. Copies have
+// one stream per direction, so that they overlap with it.
 enum class StreamKind { kCompute, kCopyIn, kCopyOut };
 
 // A place in a stream's order of work.

@@ -126,9 +126,18 @@ TEST_F(StreamsGpuTest, ComputesInOrderWithWhatOtherThreadsLaunch) {
   at::Tensor x;
   Thread("other", [&] {
     Delay(Gpu(), kComputeStream);
-    x = at::ones({100}, OnGpu());  // no RunOn: a thread's own stream is the compute stream
+    x = at::ones({100}, OnGpu());  // no RunOn: on the device's default stream
   }).Join();
   Gpu().RunOn(kComputeStream, [&] { EXPECT_EQ(x.sum().item<float>(), 100); });
+}
+
+TEST_F(StreamsGpuTest, OtherThreadsReadWhatTheStagesHaveMade) {
+  at::Tensor x;
+  Gpu().RunOn(kComputeStream, [&] { x = at::zeros({100}, OnGpu()); });
+  Delay(Gpu(), kComputeStream);
+  Gpu().RunOn(kComputeStream, [&] { x.fill_(1); });
+  ASSERT_FALSE(Gpu().Record(kComputeStream)->Ready()) << "the delay is too short for this GPU";
+  EXPECT_EQ(x.cpu().sum().item<float>(), 100);  // no RunOn
 }
 
 TEST_F(StreamsGpuTest, BackwardStaysOnTheCallingThread) {

@@ -70,14 +70,14 @@ class FakeStreams : public DeviceStreams {
   }
 
   EventPtr Record(StreamKind stream) override {
-    return std::make_shared<Event>(absl::StrCat(Place(stream), "@", ++recorded_), log_, End(stream));
+    return std::make_shared<Event>(absl::StrCat(Place(stream), "@", ++recorded_), log_, End(stream), host_waits_);
   }
 
   // Null without a time of its own.
   TimedEventPtr RecordTimed(StreamKind stream) override {
     TORCH_CHECK(!broken_, "CUDA error: an illegal memory access was encountered");
     if (!host_.now) return nullptr;
-    return std::make_shared<Timed>(host_, End(stream), &open_events_);
+    return std::make_shared<Timed>(host_, End(stream), &open_events_, host_waits_);
   }
 
   void Wait(StreamKind stream, const EventPtr& event) override {
@@ -91,7 +91,10 @@ class FakeStreams : public DeviceStreams {
     log_->Add(absl::StrCat(Place(stream), " keeps ", AddressOf(tensor)));
   }
 
-  void Synchronize() override { log_->Add(absl::StrCat("host waits ", name_)); }
+  void Synchronize() override {
+    ++*host_waits_;
+    log_->Add(absl::StrCat("host waits ", name_));
+  }
 
   at::Tensor NewHostTensor(const at::Tensor& like) override {
     if (full_) throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "CUDA out of memory. Tried to allocate");
@@ -125,6 +128,8 @@ class FakeStreams : public DeviceStreams {
   }
   // From now on it can't record timed events.
   void Break() { broken_ = true; }
+  // How often the host has waited for it, or for one of its events.
+  int64_t host_waits() const { return *host_waits_; }
   // Timed events that somebody holds.
   int open_events() const { return open_events_; }
 
@@ -133,13 +138,17 @@ class FakeStreams : public DeviceStreams {
   }
 
  private:
+  using Counter = std::shared_ptr<std::atomic<int64_t>>;  // events may outlive their device
+
   class Event : public DeviceEvent {
    public:
-    Event(std::string name, StreamLog* log, int64_t at) : name_(std::move(name)), log_(log), at_(at) {}
+    Event(std::string name, StreamLog* log, int64_t at, Counter host_waits)
+        : name_(std::move(name)), log_(log), at_(at), host_waits_(std::move(host_waits)) {}
     const std::string& name() const { return name_; }
     int64_t at() const { return at_; }
     bool Ready() const override { return ready_; }
     void Synchronize() const override {
+      ++*host_waits_;
       log_->Add("host waits " + name_);
       ready_ = true;
     }
@@ -148,17 +157,22 @@ class FakeStreams : public DeviceStreams {
     const std::string name_;
     StreamLog* const log_;
     const int64_t at_;
+    const Counter host_waits_;
     mutable std::atomic<bool> ready_ = false;
   };
 
   class Timed : public TimedEvent {
    public:
-    Timed(HostTime host, int64_t at, std::atomic<int>* open) : host_(std::move(host)), at_(at), open_(open) {
+    Timed(HostTime host, int64_t at, std::atomic<int>* open, Counter host_waits)
+        : host_(std::move(host)), at_(at), open_(open), host_waits_(std::move(host_waits)) {
       ++*open_;
     }
     ~Timed() override { --*open_; }
     bool Ready() const override { return host_.now() >= at_; }
-    void Synchronize() const override { host_.pass(std::max<int64_t>(0, at_ - host_.now())); }
+    void Synchronize() const override {
+      ++*host_waits_;
+      host_.pass(std::max<int64_t>(0, at_ - host_.now()));
+    }
     int64_t NanosSince(const TimedEvent& earlier) const override {
       return at_ - dynamic_cast<const Timed&>(earlier).at_;
     }
@@ -167,6 +181,7 @@ class FakeStreams : public DeviceStreams {
     const HostTime host_;
     const int64_t at_;
     std::atomic<int>* const open_;
+    const Counter host_waits_;
   };
 
   // What runs on this stream. Inside of another device's it copies from there, and LibTorch makes the receiver wait.
@@ -202,6 +217,7 @@ class FakeStreams : public DeviceStreams {
   const std::string name_;
   StreamLog* const log_;
   std::atomic<int> recorded_ = 0;
+  const Counter host_waits_ = std::make_shared<std::atomic<int64_t>>(0);
   std::atomic<bool> full_ = false;
   std::atomic<bool> broken_ = false;
   HostTime host_;  // changes between runs only

@@ -46,12 +46,16 @@ class BackwardHere {
 }  // namespace
 
 CUDAStream CudaStreams::Stream(StreamKind kind) {
-  if (kind == StreamKind::kCompute) return c10::cuda::getDefaultCUDAStream(index_);
   std::call_once(made_, [&] {
+    const c10::cuda::CUDAGuard current(index_);
+    // Those of LibTorch's pool are not in order with the default stream, where whoever names no stream works.
+    cudaStream_t compute = nullptr;
+    C10_CUDA_CHECK(cudaStreamCreateWithFlags(&compute, cudaStreamDefault));
+    compute_ = c10::cuda::getStreamFromExternal(compute, index_);
     copy_in_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_);
     copy_out_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, index_);
   });
-  return kind == StreamKind::kCopyIn ? *copy_in_ : *copy_out_;
+  return kind == StreamKind::kCompute ? *compute_ : kind == StreamKind::kCopyIn ? *copy_in_ : *copy_out_;
 }
 
 void CudaStreams::RunOn(StreamKind stream, const std::function<void()>& body) {

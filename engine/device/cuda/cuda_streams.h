@@ -37,7 +37,7 @@ class CudaStreams : public DeviceStreams {
 
   const c10::DeviceIndex index_;
   std::once_flag made_;
-  std::optional<c10::cuda::CUDAStream> copy_in_, copy_out_;  // constant once made_
+  std::optional<c10::cuda::CUDAStream> compute_, copy_in_, copy_out_;  // constant once made_
 };
 
 }  // namespace penstock
