@@ -1,7 +1,7 @@
-// Pipelines whose stages all stand on one GPU, against the plain loop of the same layers on that GPU.
+// Pipelines whose stages stand on one GPU, or one after another on several, against the plain loop of the same layers on one.
 //
 //   gpu_bench [--blocks 24] [--width 1024] [--heads 16] [--sequence 512] [--vocab 24576] [--autocast bf16]
-//             [--rows 16] [--m 8] [--stages 1,2,4] [--checkpoint] [--rounds 5]
+//             [--rows 16] [--m 8] [--stages 1,2,4] [--gpus 1] [--checkpoint] [--rounds 5]
 //   gpu_bench --idle [--rounds 101]
 //
 // One GPU does one thing at a time: a pipeline of several stages there can't be faster than the plain loop, and what it
@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "engine/autograd/autocast.h"
 #include "engine/base/clock.h"
@@ -46,13 +47,14 @@ struct Options {
   int64_t rows = 16;
   int micro_batches = 8;
   std::vector<int> stages = {1, 2, 4};
+  int gpus = 1;
   bool checkpoint = false;
   int rounds = 5;
 };
 
 Options Parse(int argc, char** argv) {
   Options options;
-  CLI::App app("Pipelines on one GPU against the plain loop there");
+  CLI::App app("Pipelines on GPUs against the plain loop on one");
   app.add_flag("--idle", options.idle, "A model of next to no work");
   app.add_option("--blocks", options.blocks)->check(CLI::PositiveNumber);
   app.add_option("--width", options.width)->check(CLI::PositiveNumber);
@@ -63,6 +65,7 @@ Options Parse(int argc, char** argv) {
   app.add_option("--rows", options.rows)->check(CLI::PositiveNumber);
   app.add_option("--m", options.micro_batches)->check(CLI::PositiveNumber);
   app.add_option("--stages", options.stages)->delimiter(',')->check(CLI::PositiveNumber);
+  app.add_option("--gpus", options.gpus, "As many as there are stages, at most")->check(CLI::PositiveNumber);
   app.add_flag("--checkpoint", options.checkpoint, "Recompute all but the last micro-batch");
   app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);
   ParseOptions(app, argc, argv);
@@ -98,10 +101,32 @@ Workload WorkloadOf(const Options& options) {
   return workload;
 }
 
-Device Gpu() {
-  Device device{.name = "cuda:0", .cores = UsableCores()};
+Device Gpu(int index = 0) {
+  Device device{.name = absl::StrCat("cuda:", index), .cores = UsableCores()};
   device.kind = DeviceKind::kCuda;
+  device.index = index;
   return device;
+}
+
+std::vector<Device> Gpus(int count) {
+  std::vector<Device> gpus;
+  for (int i = 0; i < count; ++i) gpus.push_back(Gpu(i));
+  return gpus;
+}
+
+// The sum over GPUs.
+int64_t Allocated(const std::vector<Device>& gpus) {
+  int64_t sum = 0;
+  for (const Device& gpu : gpus) sum += StreamsOf(gpu).Memory().allocated_bytes;
+  return sum;
+}
+int64_t Peak(const std::vector<Device>& gpus) {
+  int64_t sum = 0;
+  for (const Device& gpu : gpus) sum += StreamsOf(gpu).Memory().peak_allocated_bytes;
+  return sum;
+}
+void ResetPeaks(const std::vector<Device>& gpus) {
+  for (const Device& gpu : gpus) StreamsOf(gpu).ResetPeak();
 }
 
 void Check(const absl::Status& status) {
@@ -247,13 +272,13 @@ void Compare(const Options& options) {
   for (const int stages : options.stages) variants.push_back({stages, true});
   variants.push_back({options.stages.front(), false});
   for (const auto& [stages, undo] : variants) {
-    DevicePool pool({Gpu()}, DevicePool::Mode::kThreads);
+    const std::vector<Device> gpus = Gpus(std::min(stages, options.gpus));
+    DevicePool pool(gpus, DevicePool::Mode::kThreads);
     PipelineSpec spec = workload.spec;
     const int layers = static_cast<int>(Must(ExpandModel(spec.model)).size());
     for (int s = 0; s < stages; ++s) spec.cut.balance.push_back(layers * (s + 1) / stages - layers * s / stages);
-    spec.devices.assign(stages, "cuda:0");
-    const int64_t empty = streams.Memory().allocated_bytes;
-    streams.ResetPeak();
+    for (int s = 0; s < stages; ++s) spec.devices.push_back(gpus[s * gpus.size() / stages].name);
+    const int64_t empty = Allocated(gpus);
     const int64_t begin = RealClock()->NowNanos();
     Pipeline::Options pipeline_options = On(pool, options.rows / options.micro_batches);
     if (!undo) pipeline_options.edits.plan = [](Plan& plan) { plan.undo = false; };
@@ -265,9 +290,9 @@ void Compare(const Options& options) {
       bubble = outcome.measured_bubble;
       return outcome.seconds;
     };
-    streams.ResetPeak();
+    ResetPeaks(gpus);
     const Spread took = Times(options.rounds, step);
-    const int64_t peak = streams.Memory().peak_allocated_bytes - empty;
+    const int64_t peak = Peak(gpus) - empty;
     const Spread infer = Times(options.rounds, [&] { return InferOnce(*pipeline, workload); });
     int64_t planned = 0;
     for (const StagePlan& stage : pipeline->plan().stages) {
@@ -276,12 +301,13 @@ void Compare(const Options& options) {
     }
     const int actions = stages * (2 * options.micro_batches + 1);
     std::printf(
-        "%d stages%s: step %.2f (%.2f .. %.2f), %.3f of the plain loop, %.1f us more per action; bubble %.1f %% "
+        "%d stages on %d GPUs%s: step %.2f (%.2f .. %.2f), %.3f of the plain loop, %.1f us more per action; bubble "
+        "%.1f %% "
         "measured, "
         "%.1f %% predicted; makespan predicted %.2f\n",
-        stages, undo ? "" : ", no copies to undo a step", took.median * unit, took.least * unit, took.most * unit,
-        took.median / plain.median, (took.median - plain.median) * 1e6 / actions, 100 * bubble,
-        100 * pipeline->plan().predicted_bubble, pipeline->plan().makespan_seconds * unit);
+        stages, static_cast<int>(gpus.size()), undo ? "" : ", no copies to undo a step", took.median * unit,
+        took.least * unit, took.most * unit, took.median / plain.median, (took.median - plain.median) * 1e6 / actions,
+        100 * bubble, 100 * pipeline->plan().predicted_bubble, pipeline->plan().makespan_seconds * unit);
     std::printf("          inference of one row %.3f (%.3f .. %.3f); peak %.0f MiB, planned %.0f; created in %.1f s\n",
                 infer.median * unit, infer.least * unit, infer.most * unit, static_cast<double>(peak) / kMebi,
                 static_cast<double>(planned) / kMebi, created);
@@ -300,6 +326,10 @@ int main(int argc, char** argv) {
   penstock::OpenAccelerators({"cuda"});
   if (const penstock::CudaFound found = penstock::FoundCuda(); found.count == 0) {
     std::printf("no GPU: %s\n", found.why_none.c_str());
+    return 0;
+  }
+  if (const int found = penstock::FoundCuda().count; found < options.gpus) {
+    std::printf("%d GPUs are needed, and there are %d\n", options.gpus, found);
     return 0;
   }
   Compare(options);

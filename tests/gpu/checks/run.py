@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,9 @@ def checks(bundle: pathlib.Path) -> list[Check]:
         Check("daemon", [sys.executable, "-u", str(bundle / "checks/daemon.py"), str(bundle)], 120, libraries=False),
         Check("engine-time", [bench, "--idle", "--rows", "32", "--m", "32", "--rounds", "51"], 60),
         Check("gpt-350m", [bench, *LARGE, "--rounds", "7"], 150),
+        Check("gpt-350m-on-2", [bench, *LARGE, "--rounds", "7", "--stages", "2,4", "--gpus", "2"], 150),
+        Check("gpt-350m-on-4", [bench, *LARGE, "--rounds", "7", "--stages", "4", "--gpus", "4"], 150),
+        Check("torch-peers", [sys.executable, "-u", str(bundle / "checks/torch_peers.py")], 120, libraries=False),
         Check("memcheck", [*sanitizer, tests, sanitized], 180, needs="compute-sanitizer"),
     ]  # fmt: skip
 
@@ -74,6 +78,8 @@ def run(check: Check, libraries: str, log: pathlib.Path, limit: float) -> tuple[
         log.write_bytes(text[: KEPT // 2] + b"\n...\n" + text[-KEPT // 2 :])
     if code == 0 and b"no GPU: " in text:
         return "skipped", "no GPU"
+    if code == 0 and (few := re.search(rb"^\d+ GPUs are needed, and there are \d+", text, re.M)):
+        return "skipped", few[0].decode()
     return ("passed", "") if code == 0 else ("failed", f"exit code {code}")
 
 
