@@ -34,6 +34,10 @@ std::string StateWord(PipelineEntry::State state) {
       return "failed";
     case PipelineEntry::State::kReforming:
       return "reforming";
+    case PipelineEntry::State::kUnloading:
+      return "unloading";
+    case PipelineEntry::State::kUnloaded:
+      return "unloaded";
   }
   return "";
 }

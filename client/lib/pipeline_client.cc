@@ -88,6 +88,19 @@ absl::StatusOr<v1::Pipeline> PipelineClient::UpdatePipeline(v1::UpdatePipelineRe
               absl::Minutes(10) + absl::Seconds(request.spec().planning_seconds()));
 }
 
+absl::StatusOr<v1::Pipeline> PipelineClient::UnloadPipeline(v1::UnloadPipelineRequest request) {
+  FillRequestId(&request);
+  // Work that was accepted before ends first.
+  return Call(stubs_->pipelines, &v1::PipelineService::Stub::UnloadPipeline, request, request.request_id(),
+              absl::Minutes(10));
+}
+
+absl::StatusOr<v1::Pipeline> PipelineClient::LoadPipeline(v1::LoadPipelineRequest request) {
+  FillRequestId(&request);
+  return Call(stubs_->pipelines, &v1::PipelineService::Stub::LoadPipeline, request, request.request_id(),
+              absl::Minutes(10));
+}
+
 absl::StatusOr<v1::DeletePipelineResponse> PipelineClient::DeletePipeline(v1::DeletePipelineRequest request) {
   FillRequestId(&request);
   return Call(stubs_->pipelines, &v1::PipelineService::Stub::DeletePipeline, request, request.request_id());

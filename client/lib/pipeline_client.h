@@ -72,6 +72,8 @@ class PipelineClient {
   absl::StatusOr<v1::Pipeline> UpdateOptimizer(v1::UpdateOptimizerRequest request);
   // Another cut, schedule, devices or batching, while it serves; what is not given stays as it is.
   absl::StatusOr<v1::Pipeline> UpdatePipeline(v1::UpdatePipelineRequest request);
+  absl::StatusOr<v1::Pipeline> UnloadPipeline(v1::UnloadPipelineRequest request);
+  absl::StatusOr<v1::Pipeline> LoadPipeline(v1::LoadPipelineRequest request);
   absl::StatusOr<v1::DeletePipelineResponse> DeletePipeline(v1::DeletePipelineRequest request);
 
   // Work.

@@ -54,6 +54,15 @@ CREATE TABLE publications(
 ) STRICT, WITHOUT ROWID;
 )";
 
+constexpr char kUnloads[] = R"(
+CREATE TABLE unloads(
+  pipeline BLOB PRIMARY KEY,
+  life BLOB NOT NULL,
+  unix_nanos INTEGER NOT NULL,
+  checksum INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+)";
+
 constexpr int64_t kMostCommits = int64_t{1} << 62;
 
 int64_t ChecksumOfPipeline(const JournalledPipeline& row) {
@@ -73,6 +82,10 @@ int64_t ChecksumOfPublication(const JournalledPublication& row) {
   FieldChecksum sum("publication", 0);
   sum.Add(row.pipeline).Add(row.life).Add(row.checkpoint).Add(row.version);
   return sum.Add(row.step).Add(row.unix_nanos).value();
+}
+
+int64_t ChecksumOfUnload(const JournalledUnload& row) {
+  return FieldChecksum("unload", 0).Add(row.pipeline).Add(row.life).Add(row.unix_nanos).value();
 }
 
 std::string BytesAt(const Statement& statement, int column) { return std::string(statement.Blob(column)); }
@@ -97,6 +110,12 @@ absl::StatusOr<JournalledPublication> PublicationAt(const Statement& row) {
                                     .unix_nanos = row.Integer(5)};
   if (row.Integer(6) == ChecksumOfPublication(publication)) return publication;
   return JournalCorrupt("the row of what is published does not match its checksum");
+}
+
+absl::StatusOr<JournalledUnload> UnloadAt(const Statement& row) {
+  JournalledUnload unload{.pipeline = BytesAt(row, 0), .life = BytesAt(row, 1), .unix_nanos = row.Integer(2)};
+  if (row.Integer(3) == ChecksumOfUnload(unload)) return unload;
+  return JournalCorrupt("the row of an unloaded pipeline does not match its checksum");
 }
 
 absl::StatusOr<PipelineRequest> RequestAt(const Statement& row) {
@@ -129,7 +148,7 @@ absl::Status DaemonJournal::OpenFiles(const std::string& folder) {
   const JournalPaths paths(folder);
   PENSTOCK_RETURN_IF_ERROR(Blobs::MakeDurableFolder(options_.files, paths.above, paths.name));
   const std::string path = folder + "/daemon.db";
-  PENSTOCK_ASSIGN_OR_RETURN(database_, Database::Open(path, {.migrations = {kFirstDaemonForm, kPublications},
+  PENSTOCK_ASSIGN_OR_RETURN(database_, Database::Open(path, {.migrations = {kFirstDaemonForm, kPublications, kUnloads},
                                                              .files = options_.files,
                                                              .vfs = options_.vfs}));
   PENSTOCK_ASSIGN_OR_RETURN(mark_, AcknowledgedMark::Open(path + "-acknowledged", options_.vfs));
@@ -140,6 +159,9 @@ absl::Status DaemonJournal::OpenFiles(const std::string& folder) {
       {&put_publication_, "INSERT OR REPLACE INTO publications VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)"},
       {&remove_publication_, "DELETE FROM publications WHERE pipeline = ?1"},
       {&read_publications_, "SELECT * FROM publications ORDER BY pipeline"},
+      {&put_unload_, "INSERT OR REPLACE INTO unloads VALUES(?1, ?2, ?3, ?4)"},
+      {&remove_unload_, "DELETE FROM unloads WHERE pipeline = ?1"},
+      {&read_unloads_, "SELECT * FROM unloads ORDER BY pipeline"},
       {&put_request_, "INSERT OR REPLACE INTO requests VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"},
       {&find_request_, "SELECT * FROM requests WHERE identity = ?1 AND method = ?2 AND request_id = ?3"},
       {&read_requests_, "SELECT * FROM requests ORDER BY identity, method, request_id"},
@@ -166,6 +188,7 @@ absl::Status DaemonJournal::Verify() {
   if (commits_ < 0 || commits_ > kMostCommits) return JournalCorrupt("its number of commits is none");
   PENSTOCK_RETURN_IF_ERROR(ReadPipelines().status());
   PENSTOCK_RETURN_IF_ERROR(ReadPublications().status());
+  PENSTOCK_RETURN_IF_ERROR(ReadUnloads().status());
   return VerifyRequests();
 }
 
@@ -197,6 +220,23 @@ absl::StatusOr<std::vector<JournalledPublication>> DaemonJournal::ReadPublicatio
     PENSTOCK_ASSIGN_OR_RETURN(JournalledPublication row, PublicationAt(read_publications_));
     if (!rows.empty() && row.pipeline <= rows.back().pipeline) {
       return JournalCorrupt("what is published is not in its order");
+    }
+    rows.push_back(std::move(row));
+  }
+}
+
+absl::StatusOr<std::vector<JournalledUnload>> DaemonJournal::ReadUnloads() {
+  const absl::Cleanup reset = [this] {
+    mu_.AssertHeld();
+    read_unloads_.Reset();
+  };
+  std::vector<JournalledUnload> rows;
+  while (true) {
+    PENSTOCK_ASSIGN_OR_RETURN(const bool found, read_unloads_.Step());
+    if (!found) return rows;
+    PENSTOCK_ASSIGN_OR_RETURN(JournalledUnload row, UnloadAt(read_unloads_));
+    if (!rows.empty() && row.pipeline <= rows.back().pipeline) {
+      return JournalCorrupt("the unloaded pipelines are not in their order");
     }
     rows.push_back(std::move(row));
   }
@@ -241,6 +281,7 @@ absl::Status DaemonJournal::WriteRows(const Change& change) {
   if (change.remove.has_value()) {
     PENSTOCK_RETURN_IF_ERROR(remove_pipeline_.Bind(1, *change.remove).Run());
     PENSTOCK_RETURN_IF_ERROR(remove_publication_.Bind(1, *change.remove).Run());
+    PENSTOCK_RETURN_IF_ERROR(remove_unload_.Bind(1, *change.remove).Run());
   }
   if (change.put.has_value()) {
     const JournalledPipeline& row = *change.put;
@@ -253,6 +294,12 @@ absl::Status DaemonJournal::WriteRows(const Change& change) {
     put_publication_.Bind(1, row.pipeline).Bind(2, row.life).Bind(3, row.checkpoint).Bind(4, row.version);
     put_publication_.Bind(5, row.step).Bind(6, row.unix_nanos);
     PENSTOCK_RETURN_IF_ERROR(put_publication_.Bind(7, ChecksumOfPublication(row)).Run());
+  }
+  if (change.load.has_value()) PENSTOCK_RETURN_IF_ERROR(remove_unload_.Bind(1, *change.load).Run());
+  if (change.unload.has_value()) {
+    const JournalledUnload& row = *change.unload;
+    put_unload_.Bind(1, row.pipeline).Bind(2, row.life).Bind(3, row.unix_nanos);
+    PENSTOCK_RETURN_IF_ERROR(put_unload_.Bind(4, ChecksumOfUnload(row)).Run());
   }
   if (!change.request.has_value()) return absl::OkStatus();
   PipelineRequest request = *change.request;
@@ -278,6 +325,11 @@ absl::StatusOr<std::vector<JournalledPipeline>> DaemonJournal::Pipelines() {
 absl::StatusOr<std::vector<JournalledPublication>> DaemonJournal::Publications() {
   absl::MutexLock lock(&mu_);
   return ReadPublications();
+}
+
+absl::StatusOr<std::vector<JournalledUnload>> DaemonJournal::Unloads() {
+  absl::MutexLock lock(&mu_);
+  return ReadUnloads();
 }
 
 absl::StatusOr<std::optional<PipelineRequest>> DaemonJournal::FindRequest(const std::string& identity,

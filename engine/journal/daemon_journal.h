@@ -43,7 +43,14 @@ struct JournalledPublication {
   int64_t unix_nanos = 0;
 };
 
-// A request that creates, updates or deletes a pipeline, or publishes a checkpoint.
+// That a pipeline is unloaded: it stands on disk alone, and a start does not make it.
+struct JournalledUnload {
+  std::string pipeline = {};
+  std::string life = {};  // of the pipeline: one of another life means nothing
+  int64_t unix_nanos = 0;
+};
+
+// A request that creates, updates, unloads, loads or deletes a pipeline, or publishes a checkpoint.
 struct PipelineRequest {
   std::string identity = {};
   std::string method = {};  // "CreatePipeline"
@@ -57,9 +64,10 @@ struct PipelineRequest {
 
 // The daemon's own database.
 //
-// Model:     Three tables: pipelines by name, what is published of them, and requests by identity, method and request id.
+// Model:     Four tables: pipelines by name, what is published of them, which are unloaded, and requests by identity, method
+//            and request id.
 //            Each row has a checksum. A change writes them at once: a request is accepted with the row of its pipeline,
-//            and settled with the next one. What is published goes with its pipeline.
+//            and settled with the next one. What is published goes with its pipeline, and so does that it is unloaded.
 // Owns:      The files daemon.db, daemon.db-wal and daemon.db-acknowledged of its folder. Nobody else opens them.
 // Threads:   Any method from any thread. Write() waits for the disk: only threads that may do so call it.
 // Lifecycle: Open(); then at will. Close() and the destructor end it.
@@ -77,6 +85,8 @@ class DaemonJournal {
     std::optional<JournalledPipeline> put = {};             // replaces one of its name
     std::optional<std::string> remove = {};                 // a pipeline's name
     std::optional<JournalledPublication> publication = {};  // replaces that of its pipeline
+    std::optional<JournalledUnload> unload = {};            // the pipeline is unloaded from now on
+    std::optional<std::string> load = {};                   // a pipeline's name: it is not any more
     std::optional<PipelineRequest> request = {};            // replaces one of its identity, method and request id
   };
 
@@ -89,6 +99,7 @@ class DaemonJournal {
   // By name.
   absl::StatusOr<std::vector<JournalledPipeline>> Pipelines() ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::vector<JournalledPublication>> Publications() ABSL_LOCKS_EXCLUDED(mu_);  // by pipeline
+  absl::StatusOr<std::vector<JournalledUnload>> Unloads() ABSL_LOCKS_EXCLUDED(mu_);            // by pipeline
   absl::StatusOr<std::optional<PipelineRequest>> FindRequest(const std::string& identity, const std::string& method,
                                                              const std::string& request_id) ABSL_LOCKS_EXCLUDED(mu_);
   // Copies it into another folder, which must be there, with the names that its files have here.
@@ -101,6 +112,7 @@ class DaemonJournal {
   absl::Status Verify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::vector<JournalledPipeline>> ReadPipelines() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<std::vector<JournalledPublication>> ReadPublications() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<std::vector<JournalledUnload>> ReadUnloads() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status VerifyRequests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status WriteRows(const Change& change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status ForgetRequests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -119,6 +131,9 @@ class DaemonJournal {
   Statement put_publication_ ABSL_GUARDED_BY(mu_);
   Statement remove_publication_ ABSL_GUARDED_BY(mu_);
   Statement read_publications_ ABSL_GUARDED_BY(mu_);
+  Statement put_unload_ ABSL_GUARDED_BY(mu_);
+  Statement remove_unload_ ABSL_GUARDED_BY(mu_);
+  Statement read_unloads_ ABSL_GUARDED_BY(mu_);
   Statement put_request_ ABSL_GUARDED_BY(mu_);
   Statement find_request_ ABSL_GUARDED_BY(mu_);
   Statement read_requests_ ABSL_GUARDED_BY(mu_);

@@ -156,6 +156,7 @@ absl::Status Acceptor::Admit(const Call& call, bool handles_reserved) const {
                  absl::StrCat("pipeline ", options_.name, " is being deleted"))
         .With("pipeline", options_.name);
   }
+  if (calls_->state == ServedCalls::State::kUnloading) return PipelineUnloading(options_.name);
   if (!calls_->lost.ok()) return PipelineReforming(options_.name);
   if (calls_->state != ServedCalls::State::kReady) {
     return Error(absl::StatusCode::kUnavailable, "DRAINING", "the pipeline accepts no new work");

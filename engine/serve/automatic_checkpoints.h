@@ -81,6 +81,10 @@ class AutomaticCheckpoints {
   // The same though no call would go: a replay begins with the specification of now, once it returns OK, whether the calls
   // before it have gone or not.
   absl::Status SaveNow(const CancelToken* cancel) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
+  // The same if there is none yet: then the weights depend on how a build draws them.
+  absl::Status SaveIfFirst(const CancelToken* cancel) ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_) {
+    return begun_ ? absl::OkStatus() : SaveNow(cancel);
+  }
   // What would keep Compact() from it now. Any thread.
   absl::Status CheckCompact() const ABSL_LOCKS_EXCLUDED(calls_->mu, held_mu_);
 

@@ -175,7 +175,9 @@ struct UpdateOptimizerCall {
 };
 
 // An automatic checkpoint, and the end of the calls that it holds in the journal.
-struct CompactCall {};
+struct CompactCall {
+  bool first = false;  // a checkpoint also where the journal has no call, if it is the first one
+};
 
 // Another engine of the same model: another cut, schedule, devices or batching. Its state is that of the one before.
 struct UpdateCall {

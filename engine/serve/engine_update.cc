@@ -60,6 +60,7 @@ void EngineUpdate::Swap(MadeEngine& engine, CurrentPipeline::Prepared next) {
     calls_->mu.Await(absl::Condition(&run_out));
     old = pipeline_->Replace(std::move(next));
     calls_->SetMetrics(engine.metrics);
+    calls_->times.Reset();
     const Plan& plan = pipeline_->plan();
     calls_->inference.SetBatching(BatchLimitsOf(engine.batching, plan));
     inference_->SetMicroBatchRows(MicroBatchRowsOf(engine.batching, plan));

@@ -19,6 +19,8 @@ struct InferenceBatch {
   bool merges = false;           // its calls have a key: it takes one of the places of batches
   bool holds_place = false;      // and it has not given it back; the queue's
   int64_t number = 0;            // of the queue's runs, from 1
+  int64_t rows = 0;              // of a batch that has run as one
+  int64_t end_nanos = 0;         // of a batch, when its stages were done; 0: its calls run by themselves
   std::atomic<size_t> left = 0;  // of its calls, where each runs by itself after all
 };
 using BatchPointer = std::shared_ptr<InferenceBatch>;

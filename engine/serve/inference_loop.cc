@@ -64,6 +64,7 @@ void InferenceLoop::Loop() {
 void InferenceLoop::StartRun(const BatchPointer& batch) {
   const int64_t now = clock_->NowNanos();
   for (const CallPointer& call : batch->calls) call->started_nanos = now;
+  if (batch->calls.front()->mode == BatchMode::kInfer) calls_->times.RunBegan(clock_->WallNow());
   batch->left = batch->calls.size();
   if (!batch->merges) return StartAlone(batch, batch->calls.front());
   CountRun(*batch->calls.front());
@@ -108,6 +109,10 @@ void InferenceLoop::OnBatchEnd(const BatchPointer& batch, absl::StatusOr<std::ve
       LogWarning("inference is not batched any more", {{"problem", std::string(outcomes.status().message())}});
     }).IgnoreError();
   }
+  if (outcomes.ok()) {
+    for (const RunOutcome& outcome : *outcomes) batch->rows += outcome.rows;
+  }
+  if (!again) batch->end_nanos = clock_->NowNanos();
   for (size_t k = 0; k < batch->calls.size(); ++k) {
     const CallPointer& call = batch->calls[k];
     if (call->cancel->cancelled()) {
@@ -124,9 +129,22 @@ void InferenceLoop::OnBatchEnd(const BatchPointer& batch, absl::StatusOr<std::ve
 
 void InferenceLoop::OnRunEnd(const BatchPointer& batch, const CallPointer& call, absl::StatusOr<RunOutcome> outcome) {
   if (IsRankLost(outcome.status())) calls_->Lose(outcome.status()).IgnoreError();  // before the caller asks again
+  const bool counts = outcome.ok() && call->mode == BatchMode::kInfer;
+  const int64_t rows = outcome.ok() ? outcome->rows : 0;
+  const int64_t end = batch->end_nanos > 0 ? batch->end_nanos : clock_->NowNanos();
   const absl::Status settled = Guarded("an inference", [&] { Settle(call, std::move(outcome)); });
+  if (counts) Guarded("the times of an inference", [&] { CountTimes(*batch, *call, rows, end); }).IgnoreError();
   if (!settled.ok()) Guarded("an inference", [&] { settlement_->FailRun(call, settled); }).IgnoreError();
   if (--batch->left == 0) End(batch);
+}
+
+// `end`: of the stages. A run of several calls ends with the last of them.
+void InferenceLoop::CountTimes(const InferenceBatch& batch, const Call& call, int64_t rows, int64_t end) {
+  const int64_t infer = end - call.started_nanos;
+  const int64_t output = clock_->NowNanos() - end;
+  calls_->times.CallEnded(infer, output);
+  if (batch.rows == 0) return calls_->times.RunEnded(rows, infer, output);
+  if (batch.left == 1) calls_->times.RunEnded(batch.rows, infer, output);
 }
 
 // Last: from here on, Stop() may return on its thread.

@@ -28,11 +28,13 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
     if (found == entries_.end()) return PipelineNotFound(name);
     PipelineEntry& entry = found->second;
     const bool unmade = entry.pipeline == nullptr && (entry.state == PipelineEntry::State::kFailed ||
-                                                      entry.state == PipelineEntry::State::kReforming);
+                                                      entry.state == PipelineEntry::State::kReforming ||
+                                                      entry.state == PipelineEntry::State::kUnloaded);
     if (unmade) {
       SetState(entry, PipelineEntry::State::kDeleting);
       return absl::OkStatus();
     }
+    if (entry.state == PipelineEntry::State::kUnloading) return PipelineUnloading(name);
     if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
       return PipelineError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
                            absl::StrCat("pipeline ", name, " is being created or deleted"), name);
@@ -165,7 +167,11 @@ absl::Status PipelineTable::DeleteNow(const RequestKey& key, const std::string& 
 void PipelineTable::DeleteCheckpoint(CallContext context, CheckpointSource checkpoint, DeleteCallback done) {
   const RequestKey key{context.caller, "DeleteCheckpoint", context.request_id};
   const Start start = [&](std::optional<Standing>*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
-    if (entries_.contains(checkpoint.pipeline)) {
+    const auto found = entries_.find(checkpoint.pipeline);
+    if (found != entries_.end() && found->second.state == PipelineEntry::State::kUnloaded) {
+      return PipelineUnloaded(checkpoint.pipeline);  // it may be made again from this one
+    }
+    if (found != entries_.end()) {
       return PipelineError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
                            absl::StrCat("pipeline ", checkpoint.pipeline, " is being created or deleted"),
                            checkpoint.pipeline);

@@ -22,10 +22,23 @@ absl::Status PipelineReforming(const std::string& name) {
                    "1000");
 }
 
+absl::Status PipelineUnloading(const std::string& name) {
+  return PipelineError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                       absl::StrCat("pipeline ", name, " is being unloaded"), name);
+}
+
+absl::Status PipelineUnloaded(const std::string& name) {
+  return PipelineError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
+                       absl::StrCat("pipeline ", name, " is unloaded; LoadPipeline, or penstock pipeline load ", name,
+                                    ", makes it ready again"),
+                       name);
+}
+
 absl::Status GraphOpen() {
-  return Error(absl::StatusCode::kFailedPrecondition, "GRAPH_OPEN",
-               "the graph of a Forward is open, which no checkpoint holds and no update brings along: wait for its "
-               "Backward, or release it");
+  return Error(
+      absl::StatusCode::kFailedPrecondition, "GRAPH_OPEN",
+      "the graph of a Forward is open, which no checkpoint holds and no update or load brings along: wait for its "
+      "Backward, or release it");
 }
 
 bool IsRankLost(const absl::Status& status) { return absl::IsUnavailable(status) && ReasonOf(status) == "RANK_LOST"; }

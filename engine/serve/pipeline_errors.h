@@ -20,6 +20,9 @@ absl::Status TableDraining();
 
 // UNAVAILABLE / PIPELINE_REFORMING, with the time after which to ask again.
 absl::Status PipelineReforming(const std::string& name);
+// FAILED_PRECONDITION / PIPELINE_NOT_READY, of one that is being unloaded, and of one that is.
+absl::Status PipelineUnloading(const std::string& name);
+absl::Status PipelineUnloaded(const std::string& name);
 // FAILED_PRECONDITION / GRAPH_OPEN.
 absl::Status GraphOpen();
 // Whether it is UNAVAILABLE / RANK_LOST.

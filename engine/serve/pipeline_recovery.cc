@@ -109,15 +109,21 @@ absl::Status PipelineTable::Recover(std::function<void()> done) {
     if (!info.place.automatic || lives.contains(info.place.life)) continue;
     AutomaticCheckpoints::RemoveAll(*checkpoints.FindFolder(info.pipeline), info.place.life);
   }
-  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<JournalledPublication> publications, journal_->Publications());
-  std::map<std::string, Publication> published;  // by life
-  for (const JournalledPublication& row : publications) {
-    published[row.life] = {.checkpoint = row.checkpoint,
-                           .version = row.version,
-                           .step = row.step,
-                           .time = absl::FromUnixNanos(row.unix_nanos)};
-  }
+  PENSTOCK_ASSIGN_OR_RETURN(auto published, PublicationsByLife());
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<JournalledUnload> unloads, journal_->Unloads());
+  std::set<std::string> unloaded;  // lives
+  for (const JournalledUnload& row : unloads) unloaded.insert(row.life);
   for (const JournalledPipeline& row : rows) {
+    if (unloaded.contains(row.life)) {
+      PipelineEntry entry{.name = row.name, .life = row.life, .caller = row.owner};
+      entry.create_time = absl::FromUnixNanos(row.create_unix_nanos);
+      // Only lists show it; where it can't be read, Load() says so.
+      if (auto recipe = RecipeOf(row); recipe.ok()) entry.spec = *std::move(recipe->asked);
+      absl::MutexLock lock(&mu_);
+      SetState(entry, PipelineEntry::State::kUnloaded);
+      entries_.emplace(row.name, std::move(entry));
+      continue;
+    }
     auto planning =
         std::make_shared<Planning>(builder_.options().clock, kAgainSeconds, [this] { return IsDraining(); });
     {
@@ -145,21 +151,37 @@ absl::StatusOr<PipelineRecipe> PipelineTable::RecipeOf(const JournalledPipeline&
   return recipe;
 }
 
+absl::StatusOr<std::map<std::string, Publication>> PipelineTable::PublicationsByLife() const {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::vector<JournalledPublication> rows, journal_->Publications());
+  std::map<std::string, Publication> published;
+  for (const JournalledPublication& row : rows) {
+    published[row.life] = {.checkpoint = row.checkpoint,
+                           .version = row.version,
+                           .step = row.step,
+                           .time = absl::FromUnixNanos(row.unix_nanos)};
+  }
+  return published;
+}
+
+absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::MakeAgain(const JournalledPipeline& row,
+                                                                         const Publication& published,
+                                                                         PipelineRecipe* recipe, Planning* planning) {
+  PENSTOCK_ASSIGN_OR_RETURN(*recipe, RecipeOf(row));
+  if (row.fingerprint != fingerprint_) {
+    LogWarning("a pipeline of another build or machine is made again: its calls may go otherwise by a rounding",
+               {{"pipeline", row.name}, {"before", row.fingerprint}, {"now", fingerprint_}});
+  }
+  PipelineLife life = NewLifeOf(row.name, row.life, /*again=*/true);
+  life.wanted = [this] { return !IsDraining(); };
+  life.published = published;
+  return builder_.Build(row.name, life, recipe, may_rehearse_, planning);
+}
+
 void PipelineTable::RecoverNow(const JournalledPipeline& row, const Publication& published,
                                const std::shared_ptr<Planning>& planning) {
   PipelineRecipe recipe;
-  absl::StatusOr<std::shared_ptr<ServedPipeline>> made =
-      Guarded("a pipeline that is made again", [&]() -> absl::StatusOr<std::shared_ptr<ServedPipeline>> {
-        PENSTOCK_ASSIGN_OR_RETURN(recipe, RecipeOf(row));
-        if (row.fingerprint != fingerprint_) {
-          LogWarning("a pipeline of another build or machine is made again: its calls may go otherwise by a rounding",
-                     {{"pipeline", row.name}, {"before", row.fingerprint}, {"now", fingerprint_}});
-        }
-        PipelineLife life = NewLifeOf(row.name, row.life, /*again=*/true);
-        life.wanted = [this] { return !IsDraining(); };
-        life.published = published;
-        return builder_.Build(row.name, life, &recipe, may_rehearse_, planning.get());
-      });
+  auto made =
+      Guarded("a pipeline that is made again", [&] { return MakeAgain(row, published, &recipe, planning.get()); });
   EndBuild(row.name, std::move(made), std::move(recipe));
 }
 

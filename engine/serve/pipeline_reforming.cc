@@ -197,6 +197,7 @@ void PipelineTable::EndBuild(const std::string& name, absl::StatusOr<std::shared
     PipelineEntry& entry = entries_.at(name);
     Making& making = makings_[name];
     making.building = false;
+    const bool loading = std::exchange(making.loading, false);
     deletion = std::exchange(making.deletion, nullptr);
     entry.planning = nullptr;
     if (recipe.asked.has_value()) entry.spec = *std::move(recipe.asked);
@@ -208,6 +209,8 @@ void PipelineTable::EndBuild(const std::string& name, absl::StatusOr<std::shared
       entry.error = absl::OkStatus();
       SetState(entry, draining_ ? PipelineEntry::State::kDraining : PipelineEntry::State::kReady);
       if (draining_) entry.pipeline->StopAccepting();
+    } else if (loading) {
+      SetState(entry, PipelineEntry::State::kUnloaded);
     } else {
       const bool reforming = entry.state == PipelineEntry::State::kReforming;
       if (reforming && draining_) making.due = true;  // if the drain ends

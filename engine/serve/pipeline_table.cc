@@ -1,4 +1,4 @@
-// Creation, retry and drain of pipelines; deletion stands in pipeline_deletion, updates in pipeline_update, publications in pipeline_publishing, what outlives the process in
+// Creation, retry and drain of pipelines; deletion stands in pipeline_deletion, updates in pipeline_update, publications in pipeline_publishing, unloads and loads in pipeline_unloading, what outlives the process in
 // pipeline_recovery, how a pipeline is made in pipeline_builder. Under the one lock each sees what the others have begun.
 
 #include "engine/serve/pipeline_table.h"
@@ -138,6 +138,8 @@ absl::StatusOr<PipelineTable::Standing> PipelineTable::Existing(const PipelineEn
     return PipelineError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
                          absl::StrCat("pipeline ", name, " is being deleted"), name);
   }
+  if (entry.state == PipelineEntry::State::kUnloading) return PipelineUnloading(name);
+  if (entry.state == PipelineEntry::State::kUnloaded) return PipelineUnloaded(name);
   const PipelineEntry present = Present(entry);
   if (const absl::Status accepted = accept(present); !accepted.ok()) return WithValue(accepted, "pipeline", name);
   const auto creation = creating_.find(name);
@@ -324,9 +326,11 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineTable::Find(const std::s
   PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry entry, Get(name));
   if (entry.pipeline == nullptr && entry.state == PipelineEntry::State::kFailed) return entry.error;
   if (entry.state == PipelineEntry::State::kReforming) return PipelineReforming(name);
+  if (entry.state == PipelineEntry::State::kUnloaded) return PipelineUnloaded(name);
+  if (entry.state == PipelineEntry::State::kUnloading) return PipelineUnloading(name);
   if (entry.pipeline == nullptr && !entry.life.empty() && entry.state == PipelineEntry::State::kCreating) {
     return PipelineError(absl::StatusCode::kUnavailable, "STARTING",
-                         absl::StrCat("pipeline ", name, " is being made again, after a restart"), name);
+                         absl::StrCat("pipeline ", name, " is being made again, after a restart or an unload"), name);
   }
   if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) {
     return PipelineError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
@@ -350,7 +354,9 @@ std::vector<std::shared_ptr<ServedPipeline>> PipelineTable::Live(bool deleting_t
   absl::MutexLock lock(&mu_);
   std::vector<std::shared_ptr<ServedPipeline>> live;
   for (const auto& [name, entry] : entries_) {
-    const bool deleting = entry.state == PipelineEntry::State::kDeleting;
+    // One that is being unloaded saves itself.
+    const bool deleting =
+        entry.state == PipelineEntry::State::kDeleting || entry.state == PipelineEntry::State::kUnloading;
     if (entry.pipeline != nullptr && (deleting_too || !deleting)) live.push_back(entry.pipeline);
   }
   return live;

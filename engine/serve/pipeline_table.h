@@ -36,7 +36,8 @@ class Planning;
 // A pipeline as a list shows it.
 struct PipelineEntry {
   // REFORMING: it has lost a rank, or the group is not complete yet: it is made again when the group is.
-  enum class State { kCreating, kReady, kDraining, kDeleting, kFailed, kReforming };
+  // UNLOADED: it stands on disk alone, until Load().
+  enum class State { kCreating, kReady, kDraining, kDeleting, kFailed, kReforming, kUnloading, kUnloaded };
   std::string name;
   State state = State::kCreating;
   // FAILED and REFORMING only: PIPELINE_BROKEN or RANK_LOST, see Pipeline::health(), or why it could not be made again.
@@ -124,6 +125,17 @@ class PipelineTable {
   //            being deleted or replaced; of the journal.
   void Publish(CallContext context, std::string name, std::string checkpoint, PipelineRecipe recipe,
                UpdateCallback done) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Gives back what a pipeline holds but its name, and keeps its state on disk, so that Load(), in whatever process, makes it
+  // again bit for bit. Accepted work ends first; what it has given stays in its handles. Calls back when it is UNLOADED; a
+  // failure leaves it READY. Of one that is UNLOADED, calls back at once; one that is being unloaded is joined. As Create(),
+  // it goes on if nobody waits any more, and so do retries.
+  // Fails:     FEATURE_DISABLED without a journal, and for stages on several ranks; PIPELINE_NOT_READY while it is updated;
+  //            GRAPH_OPEN, JOURNAL_BUSY; as a save does; of the journal.
+  void Unload(CallContext context, std::string name, UpdateCallback done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Makes one that is UNLOADED, as Recover() does. Calls back when it is READY; a failure leaves it UNLOADED. Of one that
+  // is READY, calls back at once; one that is being made is joined. It goes on in the same way.
+  void Load(CallContext context, std::string name, UpdateCallback done) ABSL_LOCKS_EXCLUDED(mu_);
 
   // What Create() would do, without doing it. CANCELLED / WORK_CANCELLED soon after `cancel`.
   void Plan(const std::string& caller, PipelineSpec spec, std::shared_ptr<CancelToken> cancel, PlanCallback done);
@@ -218,8 +230,26 @@ class PipelineTable {
   absl::Status PublishNow(const PublishJob& job, Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RecordPublication(const PublishJob& job, const Publication& publication) const ABSL_LOCKS_EXCLUDED(mu_);
   void EndPublication(const PublishJob& job, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  // An unload, whose end is on the thread of deletions, and a load, on that of creations.
+  struct UnloadJob;
+  struct LoadJob;
+  absl::Status BeginUnload(const std::string& name, std::optional<Standing>* standing,
+                           std::shared_ptr<ServedPipeline>* pipeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void UnloadNow(UnloadJob& job) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status RecordUnload(const UnloadJob& job) const;
+  void KeepLoaded(const UnloadJob& job, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status BeginLoad(const std::string& name, const std::shared_ptr<Planning>& planning,
+                         std::optional<Standing>* standing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LoadNow(const LoadJob& job, Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status RecordLoad(const LoadJob& job) const;
+  void AnswerLoad(const LoadJob& job, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
   // Of the build of that number; on the thread of deletions.
   void DestroyUnusedWeights(const std::string& name, uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
+  // A pipeline of the journal, made again from `recipe`, which is filled in.
+  absl::StatusOr<std::shared_ptr<ServedPipeline>> MakeAgain(const JournalledPipeline& row, const Publication& published,
+                                                            PipelineRecipe* recipe, Planning* planning)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::map<std::string, Publication>> PublicationsByLife() const;
   // What a pipeline of the journal is made from again.
   absl::StatusOr<PipelineRecipe> RecipeOf(const JournalledPipeline& row) const;
 
@@ -232,6 +262,7 @@ class PipelineTable {
     bool standing = false;                              // what has lost a rank has not gone
     bool due = false;                                   // the group has become complete since it was tried
     bool building = false;                              // or is about to be
+    bool loading = false;                               // it is UNLOADED again where that fails
     std::function<void()> deletion = {};                // that waits for the end of that
     bool updating = false;  // another engine is made for it, or waits for its turn; or a checkpoint is published
   };

@@ -44,7 +44,8 @@ absl::Status OverRanks(const std::string& name) {
       absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
       absl::StrCat(
           "pipeline ", name,
-          " can't be updated, nor a checkpoint of it published: it has, or would have, stages on several ranks"),
+          " can't be updated or unloaded, nor a checkpoint of it published: it has, or would have, stages on several "
+          "ranks"),
       name);
 }
 

@@ -16,6 +16,7 @@
 #include "engine/observe/metrics.h"
 #include "engine/serve/call.h"
 #include "engine/serve/inference_queue.h"
+#include "engine/serve/inference_times.h"
 #include "engine/serve/request_log.h"
 #include "engine/serve/training_queue.h"
 
@@ -30,7 +31,7 @@ namespace penstock {
 // Threads:   any. Nothing that may call back, the handle store above all, is called under `mu`: its callbacks may need
 //            it.
 struct ServedCalls {
-  enum class State { kReady, kDraining, kDeleting, kStopped };
+  enum class State { kReady, kDraining, kDeleting, kUnloading, kStopped };
 
   ServedCalls(RequestLog<RecordedAnswer> log, TrainingQueue training, InferenceQueue inference,
               std::shared_ptr<PipelineMetrics> metrics)
@@ -86,6 +87,7 @@ struct ServedCalls {
     metrics_.swap(metrics);  // the old ones go after the lock
   }
 
+  InferenceTimes times;                              // goes with the counts
   std::function<void(const absl::Status&)> on_lost;  // told of the first loss, without a lock; may be null
   std::weak_ptr<const void> owner;                   // the pipeline, whose parts use this; set once, before any call
 

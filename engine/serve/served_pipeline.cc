@@ -259,9 +259,9 @@ void ServedPipeline::DrainAs(State state, bool force, std::function<void()> done
   calls_.NotifyIfDrained();
 }
 
-void ServedPipeline::Resume() {
+void ServedPipeline::ResumeFrom(State state) {
   absl::MutexLock lock(&calls_.mu);
-  if (calls_.state != State::kDraining) return;
+  if (calls_.state != state) return;
   calls_.state = State::kReady;
   calls_.inference.SetHurry(false);
   watch_.Watch(calls_);  // a lease that was over meanwhile
@@ -275,6 +275,24 @@ void ServedPipeline::SaveLast(LastSave save, std::shared_ptr<CancelToken> cancel
   });
 }
 
+void ServedPipeline::SaveToUnload(std::function<void(const absl::Status&)> done) {
+  DrainAs(State::kUnloading, /*force=*/false, [this, done = std::move(done)] {
+    const LastSave save{.force = false, .empty_journal = true, .first = true};
+    const absl::StatusOr<bool> enqueued = Guarded("a last save", [&] {
+      return EnqueueLastSave(save, std::make_shared<CancelToken>(),
+                             [done](const auto& saved) { done(saved.status()); });
+    });
+    if (!enqueued.ok()) done(enqueued.status());
+  });
+}
+
+void ServedPipeline::StopUnloaded() {
+  Stop();
+  StaleGraphs(
+      Error(absl::StatusCode::kFailedPrecondition, "GRAPH_STALE", "the pipeline was unloaded, and this graph with it")
+          .With("pipeline", options_.name));
+}
+
 absl::StatusOr<bool> ServedPipeline::EnqueueLastSave(const LastSave& save, const std::shared_ptr<CancelToken>& cancel,
                                                      const LastSaveCallback& done) {
   const bool empties = save.empty_journal && journal_ != nullptr;
@@ -284,7 +302,7 @@ absl::StatusOr<bool> ServedPipeline::EnqueueLastSave(const LastSave& save, const
   absl::MutexLock lock(&calls_.mu);
   if (calls_.stopping) return CancelledCall();
   if (!empties && calls_.training.saved()) return false;
-  const auto call = empties ? std::make_shared<Call>(CallContext(), CompactCall())
+  const auto call = empties ? std::make_shared<Call>(CallContext(), CompactCall{.first = save.first})
                             : std::make_shared<Call>(CallContext(), SaveCall{.last = true});
   call->cancel = cancel;
   call->join = std::make_shared<StateJoin>();
@@ -313,16 +331,19 @@ void ServedPipeline::StopLost(const absl::Status& why) {
   }
   cancellation_.SettleLost(left, lost);
   Stop();
+  StaleGraphs(
+      Error(absl::StatusCode::kFailedPrecondition, "GRAPH_STALE",
+            "the pipeline has lost a rank, and this graph with it: ask for the Forward again, by its request_id")
+          .With("pipeline", options_.name));
+}
+
+void ServedPipeline::StaleGraphs(const absl::Status& why) {
   std::vector<HandleId> graphs;
   {
     absl::MutexLock lock(&calls_.mu);
     graphs = calls_.training.TakeGraphs();
   }
-  const absl::Status stale =
-      Error(absl::StatusCode::kFailedPrecondition, "GRAPH_STALE",
-            "the pipeline has lost a rank, and this graph with it: ask for the Forward again, by its request_id")
-          .With("pipeline", options_.name);
-  for (const HandleId& id : graphs) options_.handles->Invalidate(id, stale);
+  for (const HandleId& id : graphs) options_.handles->Invalidate(id, why);
 }
 
 std::string ServedPipeline::last_checkpoint() const {
@@ -339,7 +360,8 @@ void ServedPipeline::Stop() {
   std::vector<CallPointer> late;  // a last save that came in between
   {
     absl::MutexLock lock(&calls_.mu);
-    if (calls_.state != State::kDeleting) calls_.state = State::kStopped;
+    const bool says_why = calls_.state == State::kDeleting || calls_.state == State::kUnloading;
+    if (!says_why) calls_.state = State::kStopped;
     calls_.stopping = true;
     late = calls_.Waiting();
     cancellation_.RemoveQueued(calls_, late);

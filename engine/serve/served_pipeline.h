@@ -238,6 +238,7 @@ class ServedPipeline {
   const Pipeline& pipeline() const { return *pipeline_; }  // plan, signature, parameter_count
   Statistics statistics() const ABSL_LOCKS_EXCLUDED(calls_.mu);
   std::shared_ptr<PipelineMetrics> metrics() const { return calls_.metrics(); }
+  InferenceTimes::Snapshot inference_times() const { return calls_.times.now(); }  // since its counts began
   // The last calls that have ended, in the order of their ends; some hundreds are kept.
   std::vector<CallSpan> EndedCalls() const { return settlement_.EndedCalls(); }
 
@@ -258,19 +259,27 @@ class ServedPipeline {
   struct LastSave {
     bool force = true;           // false: nothing is cancelled, and Resume() may follow
     bool empty_journal = false;  // with a journal: an automatic checkpoint instead, which empties it
+    bool first = false;          // as CompactCall's
   };
   void SaveLast(LastSave save, std::shared_ptr<CancelToken> cancel, LastSaveCallback done)
       ABSL_LOCKS_EXCLUDED(calls_.mu);
   void SaveLast(std::shared_ptr<CancelToken> cancel, LastSaveCallback done) {
     SaveLast(LastSave(), std::move(cancel), std::move(done));
   }
+  // The end of one that is unloaded. New work gets PIPELINE_NOT_READY; when all accepted work has ended, the state is saved as
+  // what it is made again from, and the journal emptied. Then StopUnloaded(), or ResumeLoaded() where that fails. Only with a
+  // journal.
+  void SaveToUnload(std::function<void(const absl::Status&)> done) ABSL_LOCKS_EXCLUDED(calls_.mu);
+  void ResumeLoaded() ABSL_LOCKS_EXCLUDED(calls_.mu) { ResumeFrom(State::kUnloading); }
+  // Stop(), and no graph can be used any more; values stay. From no thread of its own.
+  void StopUnloaded() ABSL_LOCKS_EXCLUDED(calls_.mu);
   // What would keep a last save from emptying the journal, as things are; OK without a journal. Fails: as
   // AutomaticCheckpoints::CheckCompact().
   absl::Status CheckEmptyJournal() const {
     return automatic_ == nullptr ? absl::OkStatus() : automatic_->CheckCompact();
   }
   // Ends a drain that cancelled nothing: new work is accepted again.
-  void Resume() ABSL_LOCKS_EXCLUDED(calls_.mu);
+  void Resume() ABSL_LOCKS_EXCLUDED(calls_.mu) { ResumeFrom(State::kDraining); }
   // Cancels what has not started, waits for what runs, joins the threads. From no thread of its own.
   void Stop() ABSL_LOCKS_EXCLUDED(calls_.mu);
   // Stop() of a pipeline that has lost a rank. What waits or runs ends with `why`, or with the loss that was noticed
@@ -291,6 +300,9 @@ class ServedPipeline {
   void OnRefused(const CallPointer& call, const absl::Status& error);
 
   void DrainAs(State state, bool force, std::function<void()> done) ABSL_LOCKS_EXCLUDED(calls_.mu);
+
+  void ResumeFrom(State state) ABSL_LOCKS_EXCLUDED(calls_.mu);
+  void StaleGraphs(const absl::Status& why) ABSL_LOCKS_EXCLUDED(calls_.mu);
 
   // Returns whether there is something to save; `done` is told of that later. An error comes without it.
   absl::StatusOr<bool> EnqueueLastSave(const LastSave& save, const std::shared_ptr<CancelToken>& cancel,

@@ -108,11 +108,16 @@ absl::Status StateCopy::CopyOne(const JournalledPipeline& row, const std::string
   if (entry->state == PipelineEntry::State::kCreating) {
     return Error(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY", "the pipeline is being made");
   }
-  if (entry->pipeline == nullptr) {
+  if (entry->state == PipelineEntry::State::kUnloading) {
+    return Error(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY", "the pipeline is being unloaded");
+  }
+  const bool unloaded = entry->state == PipelineEntry::State::kUnloaded;
+  if (entry->pipeline == nullptr && !unloaded) {
     state->left_out.push_back({row.name, entry->error});
     return copy->Write({.remove = row.name});
   }
-  absl::StatusOr<CopiedState::Copied> copied = CopyPipeline(row, published, *entry->pipeline);
+  absl::StatusOr<CopiedState::Copied> copied =
+      unloaded ? CopyUnloaded(row, published) : CopyPipeline(row, published, *entry->pipeline);
   if (copied.ok()) {
     state->pipelines.push_back(*std::move(copied));
     return absl::OkStatus();
@@ -127,9 +132,26 @@ absl::StatusOr<CopiedState::Copied> StateCopy::CopyPipeline(const JournalledPipe
                                                             const ServedPipeline& pipeline) const {
   pipeline.HoldJournal();
   const absl::Cleanup release = [&pipeline] { pipeline.ReleaseJournal(); };
+  return CopyJournal(row, published, pipeline.ListCheckpoints(), pipeline.journal()->journal());
+}
+
+// Nobody else has its journal open; a load that comes meanwhile is refused.
+absl::StatusOr<CopiedState::Copied> StateCopy::CopyUnloaded(const JournalledPipeline& row,
+                                                            const std::string& published) const {
+  const std::string folder = absl::StrCat(parts_.state_dir, "/journal/", row.life);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<PipelineJournal> journal,
+                            PipelineJournal::Open(folder, parts_.clock, parts_.options));
+  const std::shared_ptr<CheckpointFolder> checkpoints = parts_.checkpoints->FindFolder(row.name);
+  const std::vector<CheckpointInfo> stood =
+      checkpoints == nullptr ? std::vector<CheckpointInfo>() : checkpoints->List();
+  return CopyJournal(row, published, stood, *journal);
+}
+
+absl::StatusOr<CopiedState::Copied> StateCopy::CopyJournal(const JournalledPipeline& row, const std::string& published,
+                                                           const std::vector<CheckpointInfo>& stood,
+                                                           PipelineJournal& journal) const {
   const std::string folder = absl::StrCat(unfinished_, "/journal/", row.life);
-  const std::vector<CheckpointInfo> stood = pipeline.ListCheckpoints();
-  PENSTOCK_RETURN_IF_ERROR(pipeline.journal()->journal().BackUp(folder));
+  PENSTOCK_RETURN_IF_ERROR(journal.BackUp(folder));
   PENSTOCK_ASSIGN_OR_RETURN(const std::unique_ptr<PipelineJournal> copy,
                             PipelineJournal::Open(folder, parts_.clock, parts_.options));
   CopiedState::Copied copied{.pipeline = row.name, .sequence = copy->last_sequence()};

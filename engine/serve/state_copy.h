@@ -83,7 +83,11 @@ class StateCopy {
                        CopiedState* state) const;
   absl::StatusOr<CopiedState::Copied> CopyPipeline(const JournalledPipeline& row, const std::string& published,
                                                    const ServedPipeline& pipeline) const;
-  // `stood`: those that stood before the journal was copied.
+  absl::StatusOr<CopiedState::Copied> CopyUnloaded(const JournalledPipeline& row, const std::string& published) const;
+  // `stood`: those that stood before the journal is copied.
+  absl::StatusOr<CopiedState::Copied> CopyJournal(const JournalledPipeline& row, const std::string& published,
+                                                  const std::vector<CheckpointInfo>& stood,
+                                                  PipelineJournal& journal) const;
   absl::StatusOr<int64_t> CopyCheckpoints(const JournalledPipeline& row, PipelineJournal& journal,
                                           const std::vector<CheckpointInfo>& stood, const std::string& published) const;
   // Those that calls of the journal restore.

@@ -280,7 +280,8 @@ absl::StatusOr<Executed> TrainingLoop::Execute(Call& call) {
   const auto* update = call.As<UpdateCall>();
   if (update != nullptr && graphs_alive_->load() > 0) return GraphOpen();  // they are of the engine that stands
   PENSTOCK_ASSIGN_OR_RETURN(Executed executed, update != nullptr ? update_->Run(*update, call) : runner_->Run(call));
-  if (call.As<CompactCall>() != nullptr && automatic_ != nullptr) {
+  if (const auto* compact = call.As<CompactCall>(); compact != nullptr && automatic_ != nullptr) {
+    if (compact->first) PENSTOCK_RETURN_IF_ERROR(automatic_->SaveIfFirst(call.cancel.get()));
     PENSTOCK_ASSIGN_OR_RETURN(AutomaticCheckpoints::Compacted compacted, automatic_->Compact(call.cancel.get()));
     executed.compacted = compacted.gone;
     executed.checkpoint = std::move(compacted.checkpoint);

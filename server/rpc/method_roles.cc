@@ -1,6 +1,7 @@
 #include "server/rpc/method_roles.h"
 
 #include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
@@ -66,7 +67,9 @@ std::optional<Role> RoleOf(const google::protobuf::MethodDescriptor& method) {
 }
 
 bool ChangesState(const google::protobuf::MethodDescriptor& method) {
-  return method.options().GetExtension(v1::changes_state);
+  static const auto* others = new std::set<std::string>{"inference.GRPCInferenceService.RepositoryModelLoad",
+                                                        "inference.GRPCInferenceService.RepositoryModelUnload"};
+  return others->contains(method.full_name()) || method.options().GetExtension(v1::changes_state);
 }
 
 absl::Status CheckMethodRoles(const std::vector<std::string>& services, const google::protobuf::DescriptorPool& pool) {

@@ -17,7 +17,7 @@ namespace penstock {
 std::optional<Role> RoleOf(const google::protobuf::MethodDescriptor& method);
 
 // Whether a call of the method may change something that others see or that stays: by the option `changes_state` of its
-// .proto.
+// .proto; of the services that others have defined, by a list here.
 bool ChangesState(const google::protobuf::MethodDescriptor& method);
 
 // Looks at every method of some services, by their full names.

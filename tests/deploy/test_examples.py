@@ -30,7 +30,7 @@ LEFT_OUT = {
 }
 # Examples that wait for what another caller does.
 BESIDE_A_TRAINER = {("trace", "--steps")}
-PAGES = ("docs/cli.md", "docs/deployment.md", "docs/optimizers.md", "docs/publishing.md", "docs/traces.md", "docs/updates.md")
+PAGES = ("docs/cli.md", "docs/deployment.md", "docs/optimizers.md", "docs/publishing.md", "docs/traces.md", "docs/unloading.md", "docs/updates.md")
 
 
 @pytest.fixture(scope="module")

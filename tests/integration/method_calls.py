@@ -59,8 +59,9 @@ def methods() -> dict[str, str]:
 
 
 def changing() -> set[str]:
-    """Every method that says of itself that it changes state."""
-    return {method for method, options in _own() if options.Extensions[role_pb2.changes_state]}
+    """Every method that says of itself that it changes state, and those of others that do."""
+    others = {f"inference.GRPCInferenceService/{method}" for method in ("RepositoryModelLoad", "RepositoryModelUnload")}
+    return others | {method for method, options in _own() if options.Extensions[role_pb2.changes_state]}
 
 
 def reason_of(error: grpc.RpcError) -> str:

@@ -44,6 +44,8 @@ class Raw:
             "UpdatePipeline": ("PipelineService", pipeline_pb2.Pipeline),
             "PublishCheckpoint": ("StateService", pipeline_pb2.Pipeline),
             "UpdateOptimizer": ("PipelineService", pipeline_pb2.Pipeline),
+            "UnloadPipeline": ("PipelineService", pipeline_pb2.Pipeline),
+            "LoadPipeline": ("PipelineService", pipeline_pb2.Pipeline),
             "DeletePipeline": ("PipelineService", pipeline_pb2.DeletePipelineResponse),
             "GetHandle": ("HandleService", handle_pb2.Handle),
             "WaitHandles": ("HandleService", handle_pb2.WaitHandlesResponse),

@@ -81,7 +81,7 @@ def send(channel: grpc.Channel, method: str, message: Message, token: str = "") 
 
 
 def test_each_method_that_changes_something_is_told_once_and_no_other(audited: Audited, identities: Identities) -> None:
-    assert len(changing()) == 24
+    assert len(changing()) == 28
     with grpc.secure_channel(audited.daemon.address, identities.credentials()) as channel:
         answers = {method: call(channel, method, "secret-admin") for method in methods()}
         last = request_id()

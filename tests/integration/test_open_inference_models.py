@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import pathlib
 import queue
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 
 import model_files
 from conftest import QUICK_DRAIN
-from daemon_process import Daemon
+from daemon_process import Daemon, eventually
 from small_models import create_mlp, mlp_batch
 
 FIRST = np.arange(16, dtype=np.int32)[None]
@@ -156,6 +157,12 @@ def test_metadata_and_configuration_have_the_authors_names(open_client: triton.I
 
 def test_statistics_count_rows_and_calls(client: penstock.Client, open_client: triton.InferenceServerClient) -> None:
     create_mlp(client, "counted")
+
+    def times() -> Any:
+        (only,) = open_client.get_inference_statistics("counted").model_stats
+        return only
+
+    assert times().last_inference == 0 and not times().batch_stats
     own = triton.InferInput("input", [3, mlp_batch(0)[0].shape[1]], "FP32")
     own.set_data_from_numpy(mlp_batch(0, rows=3)[0])
     try:
@@ -168,6 +175,14 @@ def test_statistics_count_rows_and_calls(client: penstock.Client, open_client: t
         stats = counted.inference_stats
         assert (stats.success.count, stats.fail.count, stats.queue.count) == (3, 0, 3)
         assert stats.success.ns >= stats.queue.ns > 0
+        eventually(lambda: len(times().batch_stats) == 2 and times().inference_stats.compute_output.count == 3)
+        told = times()
+        assert [(one.batch_size, one.compute_infer.count) for one in told.batch_stats] == [(3, 2), (5, 1)]
+        stats = told.inference_stats
+        assert stats.compute_infer.count == 3 and 0 < stats.compute_infer.ns <= stats.success.ns
+        assert sum(one.compute_infer.ns for one in told.batch_stats) == stats.compute_infer.ns
+        assert stats.compute_input.ns == 0
+        assert abs(told.last_inference / 1000 - time.time()) < 60
         assert {one.name for one in open_client.get_inference_statistics().model_stats} == {
             "simple",
             "simple_too",
@@ -188,7 +203,13 @@ def test_the_index_and_what_loads(open_client: triton.InferenceServerClient) -> 
     refused(lambda: open_client.load_model("wrong_model_name"), "NOT_FOUND", "failed to load")
     refused(lambda: open_client.load_model("simple", config="{}"), "UNIMPLEMENTED", "failed to load")
     refused(lambda: open_client.load_model("simple", config="{}", files={"file:a": b"a"}), "UNIMPLEMENTED", "parameters")
-    refused(lambda: open_client.unload_model("simple"), "UNIMPLEMENTED", "can't be unloaded")
+    refused(lambda: open_client.unload_model("wrong_model_name"), "NOT_FOUND", "failed to unload")
+    open_client.unload_model("simple")
+    (one,) = [one for one in open_client.get_model_repository_index().models if one.name == "simple"]
+    assert (one.state, one.reason) == ("UNAVAILABLE", "unloaded") and not open_client.is_model_ready("simple")
+    refused(lambda: open_client.infer("simple", **given()), "FAILED_PRECONDITION", "is unloaded")
+    open_client.load_model("simple")
+    check(open_client.infer("simple", **given()))
     assert open_client.is_model_ready("simple") and open_client.is_server_live()
 
 

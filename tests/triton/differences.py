@@ -45,7 +45,6 @@ DIFFERENCES: dict[str, tuple[str, str]] = {
     "infer without a model": ("INVALID_ARGUMENT", "NOT_FOUND"),
     "infer more rows than a batch has": (NINE, "INVALID_ARGUMENT"),  # it runs by itself
     "infer with a sequence": ("INVALID_ARGUMENT", ROWS),  # refused rather than ignored
-    "infer with a priority": ("INVALID_ARGUMENT", ROWS),  # refused rather than ignored
     "infer from shared memory": ("UNIMPLEMENTED", "INVALID_ARGUMENT"),
     "load what is there": ("", "UNAVAILABLE"),  # Triton loads nothing unless it was started to
     "load an unknown model": ("NOT_FOUND", "UNAVAILABLE"),

@@ -1,7 +1,8 @@
-// penstock pipeline create, plan, get, list, update, delete, discard; penstock plan
+// penstock pipeline create, plan, get, list, update, unload, load, delete, discard; penstock plan
 
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/byte_model.h"
 #include "client/cli/checkpoint_name.h"
 #include "client/cli/command_table.h"
@@ -284,6 +285,43 @@ void AddReplan(CommandTable& table, CLI::App* group) {
   table.Run(command, [options](Session& session) { return Replan(*options, session); });
 }
 
+absl::Status UnloadPipeline(const std::string& name, Session& session) {
+  v1::UnloadPipelineRequest request;
+  request.set_name(PipelineName(name));
+  request.set_request_id(session.options().request_id);
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->UnloadPipeline(request));
+  session.Print(
+      {MessageToJson(pipeline), {}, {pipeline.name()}, PipelineText(pipeline, false), PipelineText(pipeline, true)});
+  session.Say("unloaded; back: penstock pipeline load " + ShortName(pipeline.name()));
+  return absl::OkStatus();
+}
+
+absl::Status LoadPipeline(const std::string& name, Session& session) {
+  v1::LoadPipelineRequest request;
+  request.set_name(PipelineName(name));
+  request.set_request_id(session.options().request_id);
+  PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->LoadPipeline(request));
+  session.Print(
+      {MessageToJson(pipeline), {}, {pipeline.name()}, PipelineText(pipeline, false), PipelineText(pipeline, true)});
+  session.Say(absl::StrCat("loaded, at step ", pipeline.step()));
+  return absl::OkStatus();
+}
+
+void AddUnloadAndLoad(CommandTable& table, CLI::App* group) {
+  CLI::App* unload = table.Add(group, "unload", "Give a pipeline's devices and memory back, and keep its state on disk",
+                               "penstock pipeline unload gpt");
+  auto unloaded = std::make_shared<std::string>();
+  unload->add_option("PIPELINE", *unloaded, "Name of the pipeline")->required();
+  table.Run(unload, [unloaded](Session& session) { return UnloadPipeline(*unloaded, session); });
+  CLI::App* load =
+      table.Add(group, "load", "Make a pipeline that is unloaded again, as it was", "penstock pipeline load gpt");
+  auto loaded = std::make_shared<std::string>();
+  load->add_option("PIPELINE", *loaded, "Name of the pipeline")->required();
+  table.Run(load, [loaded](Session& session) { return LoadPipeline(*loaded, session); });
+}
+
 struct DeletePipelineOptions {
   std::string name;
   bool force = false;
@@ -339,7 +377,7 @@ absl::Status DiscardGradients(const DiscardOptions& options, Session& session) {
 }  // namespace
 
 void AddPipelineCommands(CommandTable& table) {
-  CLI::App* group = table.Add(table.root(), "pipeline", "Create, look at, change and delete pipelines",
+  CLI::App* group = table.Add(table.root(), "pipeline", "Create, look at, change, unload, load and delete pipelines",
                               "penstock pipeline list\npenstock pipeline get gpt -o wide");
   AddCreate(table, group);
   AddPlan(table, group);
@@ -357,6 +395,7 @@ void AddPipelineCommands(CommandTable& table) {
 
   AddUpdateOptimizer(table, group);
   AddReplan(table, group);
+  AddUnloadAndLoad(table, group);
 
   CLI::App* remove = table.Add(group, "delete", "Delete a pipeline; asks first, or takes --yes",
                                "penstock pipeline delete gpt --yes\npenstock pipeline delete gpt --force --purge");

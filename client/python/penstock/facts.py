@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import grpc
+
 from penstock.errors import PenstockError
 from penstock.v1 import pipeline_pb2
 
@@ -23,7 +25,8 @@ class PipelineFacts:
 
     @property
     def state(self) -> str:
-        """``CREATING``, ``READY``, ``REFORMING``, ``DRAINING``, ``DELETING`` or ``FAILED`` (PIPELINE_BROKEN)."""
+        """``CREATING``, ``READY``, ``REFORMING``, ``DRAINING``, ``UNLOADING``, ``UNLOADED``, ``DELETING`` or ``FAILED``
+        (PIPELINE_BROKEN)."""
         return pipeline_pb2.PipelineState.Name(self.message.state).replace("PIPELINE_STATE_", "")
 
     @property
@@ -31,10 +34,19 @@ class PipelineFacts:
         """Names, types and shapes of inputs, outputs and targets; -1 is the batch.
 
         Raises:
-            PenstockError: the daemon could not make the pipeline again after a restart; it says why.
+            PenstockError: the daemon could not make the pipeline again after a restart; it says why. PIPELINE_NOT_READY,
+                if the pipeline was unloaded when it was asked for last.
         """
         if self.state == "FAILED" and not self.message.HasField("signature"):
             raise PenstockError.from_status(self.message.error)
+        if self.state in ("UNLOADING", "UNLOADED") and not self.message.HasField("signature"):
+            short = self.name.rpartition("/")[2]
+            raise PenstockError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "PIPELINE_NOT_READY",
+                f"pipeline {short} is unloaded; load() makes it ready again, and refresh() looks whether somebody has",
+                {"pipeline": short},
+            )
         return self.message.signature
 
     @property

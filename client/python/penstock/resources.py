@@ -311,6 +311,42 @@ class PipelineResource(PipelineFacts):
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
+    def unload(self, *, timeout: float | None = None) -> pipeline_pb2.Pipeline:
+        """Gives the pipeline's devices and memory back, and keeps its state on disk, until :meth:`load`.
+
+        Accepted work ends first. Results that the pipeline has given stay; new work fails with PIPELINE_NOT_READY. A
+        restart of the daemon changes nothing. Of one that is unloaded, nothing is to do.
+
+        Args:
+            timeout: seconds for all of the call; ``None``: as long as it takes. It goes on after it.
+
+        Raises:
+            PenstockError: also GRAPH_OPEN; PIPELINE_NOT_READY while it is made, updated or deleted; FEATURE_DISABLED
+                where the daemon keeps no journal, and for stages on several ranks. Then it serves on.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        request = pipeline_pb2.UnloadPipelineRequest(name=self.name, request_id=new_request_id())
+        self.message = self._connection.unary(
+            "PipelineService/UnloadPipeline", request, pipeline_pb2.Pipeline, Deadline(timeout), LONGEST_WAIT
+        )
+        return self.message
+
+    def load(self, *, timeout: float | None = None) -> pipeline_pb2.Pipeline:
+        """Makes a pipeline that is unloaded again: with the same state, bit for bit, on the devices of its plan.
+
+        Args:
+            timeout: seconds for all of the call; ``None``: as long as it takes. It goes on after it.
+
+        Raises:
+            PenstockError: also HOST_MEMORY and PLAN_DOES_NOT_FIT where it has no room. Then it stays unloaded.
+            DeadlineError: it took more than ``timeout`` seconds.
+        """
+        request = pipeline_pb2.LoadPipelineRequest(name=self.name, request_id=new_request_id())
+        self.message = self._connection.unary(
+            "PipelineService/LoadPipeline", request, pipeline_pb2.Pipeline, Deadline(timeout), LONGEST_WAIT
+        )
+        return self.message
+
     def delete(self, *, force: bool = False, purge: bool = False, timeout: float | None = None) -> None:
         """Finishes accepted work and frees the pipeline.
 

@@ -32,6 +32,16 @@ def test_publications(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     assert len({one.request_id for one in requests}) == 3
 
 
+def test_unloads_and_loads(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
+    pipeline.unload()
+    assert pipeline.state == "UNLOADED"
+    pipeline.load()
+    assert pipeline.state == "READY"
+    requests = [daemon.requests[method][0] for method in ("UnloadPipeline", "LoadPipeline")]
+    assert [one.name for one in requests] == ["pipelines/demo", "pipelines/demo"]
+    assert len({one.request_id for one in requests}) == 2
+
+
 def test_saves_that_replace_and_rotate(pipeline: penstock.Pipeline, daemon: FakeDaemon) -> None:
     pipeline.save_checkpoint("mine")
     pipeline.save_checkpoint("mine", replace=True, keep=3)

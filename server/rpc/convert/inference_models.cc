@@ -51,6 +51,15 @@ void Describe(const std::vector<TensorSignature>& signatures, google::protobuf::
   }
 }
 
+template <typename Statistics>
+void Describe(const InferenceTimes::Spent& spent, Statistics* statistics) {
+  statistics->mutable_compute_input()->set_count(spent.count);  // no time: joining is part of the run
+  statistics->mutable_compute_infer()->set_count(spent.count);
+  statistics->mutable_compute_infer()->set_ns(spent.infer_nanos);
+  statistics->mutable_compute_output()->set_count(spent.count);
+  statistics->mutable_compute_output()->set_ns(spent.output_nanos);
+}
+
 const char* StateOf(PipelineEntry::State state) {
   switch (state) {
     case PipelineEntry::State::kReady:
@@ -59,9 +68,11 @@ const char* StateOf(PipelineEntry::State state) {
       return "LOADING";
     case PipelineEntry::State::kDraining:
     case PipelineEntry::State::kDeleting:
+    case PipelineEntry::State::kUnloading:
       return "UNLOADING";
     case PipelineEntry::State::kFailed:
     case PipelineEntry::State::kReforming:
+    case PipelineEntry::State::kUnloaded:
       break;
   }
   return "UNAVAILABLE";
@@ -79,7 +90,8 @@ inference::ModelConfig ConfigOf(const std::string& name, const ModelSignature& s
   return config;
 }
 
-inference::ModelStatistics StatisticsOf(const std::string& name, const PipelineMetrics& metrics) {
+inference::ModelStatistics StatisticsOf(const std::string& name, const PipelineMetrics& metrics,
+                                        const InferenceTimes::Snapshot& times) {
   inference::ModelStatistics statistics;
   statistics.set_name(name);
   statistics.set_version(kModelVersion);
@@ -93,6 +105,13 @@ inference::ModelStatistics StatisticsOf(const std::string& name, const PipelineM
   const HistogramSnapshot waited = metrics.queues[WorkQueue::kInfer].wait.Snapshot();
   counts.mutable_queue()->set_count(waited.count());
   counts.mutable_queue()->set_ns(waited.sum_nanos);
+  Describe(times.calls, &counts);
+  for (const auto& [rows, spent] : times.runs) {
+    inference::InferBatchStatistics& size = *statistics.add_batch_stats();
+    size.set_batch_size(rows);
+    Describe(spent, &size);
+  }
+  if (times.last_run != absl::InfinitePast()) statistics.set_last_inference(absl::ToUnixMillis(times.last_run));
   return statistics;
 }
 
@@ -110,6 +129,8 @@ std::vector<inference::RepositoryIndexResponse::ModelIndex> IndexOf(const Pipeli
   if (!entry.error.ok()) index.set_reason(std::string(entry.error.message()));
   if (entry.state == PipelineEntry::State::kDraining) index.set_reason("the daemon is draining");
   if (entry.state == PipelineEntry::State::kDeleting) index.set_reason("it is being deleted");
+  if (entry.state == PipelineEntry::State::kUnloading) index.set_reason("it is being unloaded");
+  if (entry.state == PipelineEntry::State::kUnloaded) index.set_reason("unloaded");
   std::vector<inference::RepositoryIndexResponse::ModelIndex> all = {index};
   const Publication publication = entry.pipeline == nullptr ? Publication() : entry.pipeline->publication();
   if (!publication.any()) return all;

@@ -22,7 +22,8 @@ std::vector<std::string> VersionsOf(const Publication& publication);
 inference::ModelConfig ConfigOf(const std::string& name, const ModelSignature& signature);
 
 // What is counted of inference.
-inference::ModelStatistics StatisticsOf(const std::string& name, const PipelineMetrics& metrics);
+inference::ModelStatistics StatisticsOf(const std::string& name, const PipelineMetrics& metrics,
+                                        const InferenceTimes::Snapshot& times);
 
 // A pipeline in whatever state: each of its versions.
 std::vector<inference::RepositoryIndexResponse::ModelIndex> IndexOf(const PipelineEntry& entry);

@@ -180,7 +180,11 @@ absl::StatusOr<InferenceParameters> ReadParameters(const ModelInferRequest& requ
       }
       read.timeout = absl::Microseconds(*micros);
     } else if (key == "priority") {
-      if (WholeNumber(value) != 0) return InvalidField(field, "must be 0, the only one", value.ShortDebugString());
+      const std::optional<int64_t> level = WholeNumber(value);
+      if (!level.has_value() || *level < 0) {
+        return InvalidField(field, "must be a whole number, 0 or more", value.ShortDebugString());
+      }
+      if (*level > 0 && *level <= kPriorityLevels) read.priority = static_cast<int32_t>(kPriorityLevels + 1 - *level);
     } else if (absl::StartsWith(key, "sequence_") || key == "headers" || absl::StartsWith(key, "triton_")) {
       return InvalidField(field, "is reserved and not supported", value.ShortDebugString());
     }

@@ -34,11 +34,16 @@ absl::StatusOr<SplitInferRequest> SplitRequest(const Pieces& bytes);
 // What a request asks beside its tensors.
 struct InferenceParameters {
   absl::Duration timeout = absl::ZeroDuration();  // 0: none
+  int32_t priority = 0;                           // as InferCall's: higher first
 };
+
+// Levels that a request may ask for: 1 goes first, and all of them go before the default, which 0 asks for, and numbers
+// beyond them.
+inline constexpr int64_t kPriorityLevels = 1000;
 
 // Reads the reserved keys. Keys that are not reserved are the model's, and ours has none: ignored.
 //
-// Fails:     INVALID_ARGUMENT / FIELD_INVALID for sequences, a priority other than 0, a negative
+// Fails:     INVALID_ARGUMENT / FIELD_INVALID for sequences, a negative priority or
 //            timeout, unknown triton_ keys; UNIMPLEMENTED / FEATURE_DISABLED for shared memory.
 absl::StatusOr<InferenceParameters> ReadParameters(const inference::ModelInferRequest& request);
 

@@ -63,6 +63,10 @@ v1::PipelineState ToProto(PipelineEntry::State state) {
       return v1::PIPELINE_STATE_FAILED;
     case PipelineEntry::State::kReforming:
       return v1::PIPELINE_STATE_REFORMING;
+    case PipelineEntry::State::kUnloading:
+      return v1::PIPELINE_STATE_UNLOADING;
+    case PipelineEntry::State::kUnloaded:
+      return v1::PIPELINE_STATE_UNLOADED;
   }
   return v1::PIPELINE_STATE_UNSPECIFIED;
 }

@@ -4,9 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/resource_id.h"
 #include "engine/base/status_macros.h"
 #include "engine/serve/pipeline_table.h"
 #include "engine/wire/tensor_header.h"
+#include "server/rpc/admission.h"
+#include "server/rpc/audit_note.h"
+#include "server/rpc/call_context.h"
 #include "server/rpc/services/inference_service.h"
 
 // Which models there are, what they take and give, and what was counted of them.
@@ -24,6 +28,21 @@ absl::Status NotSupported(const std::string& field, const char* problem, const s
 absl::Status CheckRepository(const std::string& name) {
   return name.empty() ? absl::OkStatus()
                       : NotSupported("repository_name", "there is one repository, without a name", name);
+}
+
+CallContext ContextOf(const AnsweredCall& call) {
+  CallContext context;
+  context.caller = call.caller();
+  return context;
+}
+
+// `verb`: what failed.
+absl::Status CheckModel(const PipelineTable& pipelines, const Identity& identity, const std::string& name,
+                        const char* verb) {
+  if (IsResourceId(name) && identity.Sees(name) && pipelines.Get(name).ok()) return absl::OkStatus();
+  return Error(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
+               absl::StrCat("failed to ", verb, ": there is no pipeline ", Shortened(name)))
+      .With("pipeline", Shortened(name));
 }
 
 }  // namespace
@@ -61,8 +80,18 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::RepositoryModelLoad(grpc::Callba
                                                                     const grpc::ByteBuffer* request,
                                                                     grpc::ByteBuffer* response) {
   return ServeUnary<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse>(
-      gate_.Of("RepositoryModelLoad"), context, request, response, kControlMessageBytes,
-      [this](const auto& call) { call->Answer(Load(call->identity(), call->request())); });
+      gate_.Of("RepositoryModelLoad"), context, request, response, kControlMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Load(call); !accepted.ok()) call->Fail(accepted);
+      });
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::RepositoryModelUnload(grpc::CallbackServerContext* context,
+                                                                      const grpc::ByteBuffer* request,
+                                                                      grpc::ByteBuffer* response) {
+  return ServeUnary<inference::RepositoryModelUnloadRequest, inference::RepositoryModelUnloadResponse>(
+      gate_.Of("RepositoryModelUnload"), context, request, response, kControlMessageBytes, [this](const auto& call) {
+        if (absl::Status accepted = Unload(call); !accepted.ok()) call->Fail(accepted);
+      });
 }
 
 absl::StatusOr<inference::ModelStatisticsResponse> InferenceServiceImpl::Statistics(
@@ -70,7 +99,7 @@ absl::StatusOr<inference::ModelStatisticsResponse> InferenceServiceImpl::Statist
   inference::ModelStatisticsResponse answer;
   const auto add = [&](const ServedPipeline& model) {
     if (const auto metrics = model.metrics(); metrics != nullptr) {
-      *answer.add_model_stats() = StatisticsOf(model.name(), *metrics);
+      *answer.add_model_stats() = StatisticsOf(model.name(), *metrics, model.inference_times());
     }
   };
   if (!request.name().empty()) {
@@ -100,21 +129,41 @@ absl::StatusOr<inference::RepositoryIndexResponse> InferenceServiceImpl::Index(
 }
 
 // Other servers' clients look for "failed to load".
-absl::StatusOr<inference::RepositoryModelLoadResponse> InferenceServiceImpl::Load(
-    const Identity& identity, const inference::RepositoryModelLoadRequest& request) const {
+absl::Status InferenceServiceImpl::Load(
+    const UnaryCallPtr<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse>& call) const {
+  const inference::RepositoryModelLoadRequest& request = call->request();
   PENSTOCK_RETURN_IF_ERROR(CheckRepository(request.repository_name()));
   for (const auto& [key, value] : request.parameters()) {
     return NotSupported("parameters",
                         "failed to load: a pipeline is made by CreatePipeline, and no parameter changes it", key);
   }
-  const auto model = FindModel(identity, request.model_name(), "", "model_name");
-  if (absl::IsNotFound(model.status())) {
-    return Error(absl::StatusCode::kNotFound, "PIPELINE_NOT_FOUND",
-                 absl::StrCat("failed to load: there is no pipeline ", Shortened(request.model_name())))
-        .With("pipeline", Shortened(request.model_name()));
+  if (call->note() != nullptr) call->note()->SetPipeline(request.model_name());
+  PENSTOCK_RETURN_IF_ERROR(CheckModel(*environment_.pipelines, call->identity(), request.model_name(), "load"));
+  PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
+  environment_.pipelines->Load(ContextOf(*call), request.model_name(), [call](const auto& entry) {
+    if (!entry.ok()) return call->Fail(WithPrefix(entry.status(), "failed to load: "));
+    call->Reply(inference::RepositoryModelLoadResponse());
+  });
+  return absl::OkStatus();
+}
+
+absl::Status InferenceServiceImpl::Unload(
+    const UnaryCallPtr<inference::RepositoryModelUnloadRequest, inference::RepositoryModelUnloadResponse>& call) const {
+  const inference::RepositoryModelUnloadRequest& request = call->request();
+  PENSTOCK_RETURN_IF_ERROR(CheckRepository(request.repository_name()));
+  for (const auto& [key, value] : request.parameters()) {
+    if (key != "unload_dependents") {  // no model is made of others
+      return NotSupported("parameters", "failed to unload: of parameters, only unload_dependents is known", key);
+    }
   }
-  PENSTOCK_RETURN_IF_ERROR(model.status());
-  return inference::RepositoryModelLoadResponse();
+  if (call->note() != nullptr) call->note()->SetPipeline(request.model_name());
+  PENSTOCK_RETURN_IF_ERROR(CheckModel(*environment_.pipelines, call->identity(), request.model_name(), "unload"));
+  PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
+  environment_.pipelines->Unload(ContextOf(*call), request.model_name(), [call](const auto& entry) {
+    if (!entry.ok()) return call->Fail(WithPrefix(entry.status(), "failed to unload: "));
+    call->Reply(inference::RepositoryModelUnloadResponse());
+  });
+  return absl::OkStatus();
 }
 
 }  // namespace penstock

@@ -195,6 +195,7 @@ absl::Status InferenceServiceImpl::Infer(const std::shared_ptr<AnsweredCall>& ca
   InferCall infer;
   infer.reply_bytes = std::numeric_limits<int64_t>::max();
   infer.version = message.model_version();
+  infer.request.priority = parameters.priority;
   for (const auto& output : message.outputs()) infer.request.outputs.push_back(output.name());
   PENSTOCK_ASSIGN_OR_RETURN(infer.inputs, DecodeInputs(request));
   PENSTOCK_ASSIGN_OR_RETURN(const Accepted accepted, model->Infer(std::move(context), std::move(infer)));

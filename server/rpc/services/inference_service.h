@@ -23,7 +23,7 @@ namespace penstock {
 //
 // Threads:   gRPC's callback threads; no method blocks.
 // Fails:     PIPELINE_NOT_FOUND, MODEL_NOT_FOUND for another version; as Infer otherwise. FEATURE_DISABLED for what
-//            there is not: shared memory, unloading, settings to be set.
+//            there is not: shared memory, settings to be set. Load and unload: as PipelineTable's.
 class InferenceServiceImpl final
     : public WithRawMethods<inference::GRPCInferenceService::Service,
                             inference::GRPCInferenceService::WithRawCallbackMethod_ServerLive,
@@ -114,8 +114,11 @@ class InferenceServiceImpl final
                                                                 const inference::ModelStatisticsRequest& request) const;
   absl::StatusOr<inference::RepositoryIndexResponse> Index(const Identity& identity,
                                                            const inference::RepositoryIndexRequest& request) const;
-  absl::StatusOr<inference::RepositoryModelLoadResponse> Load(
-      const Identity& identity, const inference::RepositoryModelLoadRequest& request) const;
+  // The calls are answered later.
+  absl::Status Load(
+      const UnaryCallPtr<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse>& call) const;
+  absl::Status Unload(const UnaryCallPtr<inference::RepositoryModelUnloadRequest,
+                                         inference::RepositoryModelUnloadResponse>& call) const;
   absl::StatusOr<inference::TraceSettingResponse> TraceSettings(const Identity& identity,
                                                                 const inference::TraceSettingRequest& request) const;
 

@@ -14,7 +14,6 @@ absl::Status Disabled(const std::string& problem) {
   return Error(absl::StatusCode::kUnimplemented, "FEATURE_DISABLED", problem);
 }
 
-constexpr char kNoUnloading[] = "a pipeline can't be unloaded; DeletePipeline ends it";
 constexpr char kNoSharedMemory[] = "shared memory is not supported; send tensors in the request";
 
 // Fails unless nothing is to be set.
@@ -70,14 +69,6 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::LogSettings(grpc::CallbackServer
   return ServeUnary<inference::LogSettingsRequest, inference::LogSettingsResponse>(
       gate_.Of("LogSettings"), context, request, response, kControlMessageBytes,
       [](const auto& call) { call->Answer(ReadLogSettings(call->request())); });
-}
-
-grpc::ServerUnaryReactor* InferenceServiceImpl::RepositoryModelUnload(grpc::CallbackServerContext* context,
-                                                                      const grpc::ByteBuffer* request,
-                                                                      grpc::ByteBuffer* response) {
-  return ServeUnary<inference::RepositoryModelUnloadRequest, inference::RepositoryModelUnloadResponse>(
-      gate_.Of("RepositoryModelUnload"), context, request, response, kControlMessageBytes,
-      [](const auto& call) { call->Fail(Disabled(kNoUnloading)); });
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::SystemSharedMemoryStatus(grpc::CallbackServerContext* context,

@@ -106,6 +106,33 @@ absl::StatusOr<std::shared_ptr<const PlanningSample>> ReadSample(const v1::Plann
   return std::make_shared<const PlanningSample>(std::move(sample));
 }
 
+// The pipeline of a call that has its name and a request_id alone.
+template <typename CallPtr>
+absl::StatusOr<std::string> NamedFor(const CallPtr& call) {
+  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(call->request().request_id(), true));
+  call->set_request_id(call->request().request_id());
+  PENSTOCK_ASSIGN_OR_RETURN(std::string name, ParsePipelineName(call->request().name(), "name"));
+  PENSTOCK_RETURN_IF_ERROR(CheckSees(call->identity(), name));
+  return name;
+}
+
+template <typename CallPtr>
+CallContext ContextFor(const CallPtr& call) {
+  CallContext context;
+  context.caller = call->caller();
+  context.request_id = call->request().request_id();
+  context.payload_digest = PayloadDigest(call->request());
+  return context;
+}
+
+template <typename CallPtr>
+PipelineTable::UpdateCallback AnswerPipeline(const CallPtr& call, Epoch epoch) {
+  return [call, epoch](absl::StatusOr<PipelineEntry> entry) {
+    if (!entry.ok()) return call->Fail(entry.status());
+    call->Reply(ToProto(*entry, epoch));
+  };
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* PipelineServiceImpl::CreatePipeline(grpc::CallbackServerContext* context,
@@ -340,6 +367,40 @@ absl::Status PipelineServiceImpl::Replan(const UnaryCallPtr<v1::UpdatePipelineRe
   return absl::OkStatus();
 }
 
+grpc::ServerUnaryReactor* PipelineServiceImpl::UnloadPipeline(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+  return ServeUnary<v1::UnloadPipelineRequest, v1::Pipeline>(gate_.Of("UnloadPipeline"), context, request, response,
+                                                             kControlMessageBytes, [this](const auto& call) {
+                                                               if (absl::Status accepted = Unload(call); !accepted.ok())
+                                                                 call->Fail(accepted);
+                                                             });
+}
+
+absl::Status PipelineServiceImpl::Unload(const UnaryCallPtr<v1::UnloadPipelineRequest, v1::Pipeline>& call) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, NamedFor(call));
+  PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
+  environment_.pipelines->Unload(ContextFor(call), name, AnswerPipeline(call, environment_.handles->epoch()));
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* PipelineServiceImpl::LoadPipeline(grpc::CallbackServerContext* context,
+                                                            const grpc::ByteBuffer* request,
+                                                            grpc::ByteBuffer* response) {
+  return ServeUnary<v1::LoadPipelineRequest, v1::Pipeline>(gate_.Of("LoadPipeline"), context, request, response,
+                                                           kControlMessageBytes, [this](const auto& call) {
+                                                             if (absl::Status accepted = Load(call); !accepted.ok())
+                                                               call->Fail(accepted);
+                                                           });
+}
+
+absl::Status PipelineServiceImpl::Load(const UnaryCallPtr<v1::LoadPipelineRequest, v1::Pipeline>& call) {
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, NamedFor(call));
+  PENSTOCK_RETURN_IF_ERROR(environment_.admission->CheckOpen());
+  environment_.pipelines->Load(ContextFor(call), name, AnswerPipeline(call, environment_.handles->epoch()));
+  return absl::OkStatus();
+}
+
 grpc::ServerUnaryReactor* PipelineServiceImpl::DeletePipeline(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* request,
                                                               grpc::ByteBuffer* response) {
@@ -352,15 +413,8 @@ grpc::ServerUnaryReactor* PipelineServiceImpl::DeletePipeline(grpc::CallbackServ
 absl::Status PipelineServiceImpl::Delete(
     const UnaryCallPtr<v1::DeletePipelineRequest, v1::DeletePipelineResponse>& call) {
   const v1::DeletePipelineRequest& request = call->request();
-  PENSTOCK_RETURN_IF_ERROR(CheckRequestId(request.request_id(), true));
-  call->set_request_id(request.request_id());
-  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, ParsePipelineName(request.name(), "name"));
-  PENSTOCK_RETURN_IF_ERROR(CheckSees(call->identity(), name));
-  CallContext context;
-  context.caller = call->caller();
-  context.request_id = request.request_id();
-  context.payload_digest = PayloadDigest(request);
-  environment_.pipelines->Delete(std::move(context), name, request.force(), request.purge(),
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string name, NamedFor(call));
+  environment_.pipelines->Delete(ContextFor(call), name, request.force(), request.purge(),
                                  [call](absl::Status deleted) {
                                    if (!deleted.ok()) return call->Fail(deleted);
                                    call->Reply(v1::DeletePipelineResponse());

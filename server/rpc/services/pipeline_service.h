@@ -1,6 +1,6 @@
 #pragma once
 
-// PipelineService: create, plan, get, list, update, delete.
+// PipelineService: create, plan, get, list, update, unload, load, delete.
 
 #include "engine/serve/pipeline_table.h"
 #include "penstock/v1/pipeline_service.grpc.pb.h"
@@ -13,14 +13,17 @@ namespace penstock {
 // Turns calls about pipelines into calls on the table.
 //
 // Threads:   gRPC's callback threads; no method blocks, the table calls back later.
-class PipelineServiceImpl final : public v1::PipelineService::WithRawCallbackMethod_CreatePipeline<
-                                      v1::PipelineService::WithRawCallbackMethod_PlanPipeline<
-                                          v1::PipelineService::WithRawCallbackMethod_GetPipeline<
-                                              v1::PipelineService::WithRawCallbackMethod_ListPipelines<
-                                                  v1::PipelineService::WithRawCallbackMethod_UpdateOptimizer<
-                                                      v1::PipelineService::WithRawCallbackMethod_UpdatePipeline<
-                                                          v1::PipelineService::WithRawCallbackMethod_DeletePipeline<
-                                                              v1::PipelineService::Service>>>>>>> {
+class PipelineServiceImpl final
+    : public v1::PipelineService::WithRawCallbackMethod_CreatePipeline<
+          v1::PipelineService::WithRawCallbackMethod_PlanPipeline<
+              v1::PipelineService::WithRawCallbackMethod_GetPipeline<
+                  v1::PipelineService::WithRawCallbackMethod_ListPipelines<
+                      v1::PipelineService::WithRawCallbackMethod_UpdateOptimizer<
+                          v1::PipelineService::WithRawCallbackMethod_UpdatePipeline<
+                              v1::PipelineService::WithRawCallbackMethod_UnloadPipeline<
+                                  v1::PipelineService::WithRawCallbackMethod_LoadPipeline<
+                                      v1::PipelineService::WithRawCallbackMethod_DeletePipeline<
+                                          v1::PipelineService::Service>>>>>>>>> {
  public:
   explicit PipelineServiceImpl(const ServiceEnvironment& environment) : environment_(environment) {}
 
@@ -36,6 +39,10 @@ class PipelineServiceImpl final : public v1::PipelineService::WithRawCallbackMet
                                             grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* UpdatePipeline(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                            grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* UnloadPipeline(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* LoadPipeline(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* DeletePipeline(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                            grpc::ByteBuffer* response) override;
 
@@ -47,6 +54,8 @@ class PipelineServiceImpl final : public v1::PipelineService::WithRawCallbackMet
   absl::StatusOr<v1::ListPipelinesResponse> List(const Identity& identity, const v1::ListPipelinesRequest& request);
   absl::Status Update(const UnaryCallPtr<v1::UpdateOptimizerRequest, v1::Pipeline>& call);
   absl::Status Replan(const UnaryCallPtr<v1::UpdatePipelineRequest, v1::Pipeline>& call);
+  absl::Status Unload(const UnaryCallPtr<v1::UnloadPipelineRequest, v1::Pipeline>& call);
+  absl::Status Load(const UnaryCallPtr<v1::LoadPipelineRequest, v1::Pipeline>& call);
   absl::Status Delete(const UnaryCallPtr<v1::DeletePipelineRequest, v1::DeletePipelineResponse>& call);
 
   const ServiceEnvironment environment_;

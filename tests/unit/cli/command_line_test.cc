@@ -367,6 +367,15 @@ TEST_F(CommandLineTest, ReplanSendsWhatIsSaidAndNothingElse) {
   EXPECT_EQ(Run("pipeline replan"), 2);
 }
 
+TEST_F(CommandLineTest, AnUnloadTellsTheWayBack) {
+  EXPECT_EQ(Run("pipeline unload gpt"), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("unloaded"));
+  EXPECT_THAT(err_, HasSubstr("unloaded; back: penstock pipeline load gpt"));
+  EXPECT_EQ(Run("pipeline load gpt"), 0) << err_;
+  EXPECT_THAT(err_, HasSubstr("loaded, at step"));
+  EXPECT_EQ(Run("pipeline unload"), 2);
+}
+
 v1::CreateProgress ProgressOf(const std::string& phase, double done) {
   v1::CreateProgress progress;
   progress.set_phase(phase);

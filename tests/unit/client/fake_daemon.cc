@@ -311,6 +311,20 @@ struct FakeDaemon::Services {
       *response = daemon->PipelineLocked();
       return grpc::Status::OK;
     }
+    grpc::Status UnloadPipeline(grpc::ServerContext* context, const v1::UnloadPipelineRequest* request,
+                                v1::Pipeline* response) override {
+      if (auto s = daemon->Enter(context, "UnloadPipeline", request->request_id()); !s.ok()) return s;
+      response->set_name(request->name());
+      response->set_state(v1::PIPELINE_STATE_UNLOADED);
+      return grpc::Status::OK;
+    }
+    grpc::Status LoadPipeline(grpc::ServerContext* context, const v1::LoadPipelineRequest* request,
+                              v1::Pipeline* response) override {
+      if (auto s = daemon->Enter(context, "LoadPipeline", request->request_id()); !s.ok()) return s;
+      absl::MutexLock lock(&daemon->mu_);
+      *response = daemon->PipelineLocked();
+      return grpc::Status::OK;
+    }
     grpc::Status DeletePipeline(grpc::ServerContext* context, const v1::DeletePipelineRequest* request,
                                 v1::DeletePipelineResponse*) override {
       return daemon->Enter(context, "DeletePipeline", request->request_id());

@@ -126,6 +126,26 @@ TEST_F(DaemonJournalTest, WhatIsPublishedIsDurableAndGoesWithItsPipeline) {
   EXPECT_EQ(published(), "mlp life two 3;");
 }
 
+TEST_F(DaemonJournalTest, ThatAPipelineIsUnloadedIsDurableUntilItIsLoadedOrGoes) {
+  const auto unloaded = [this] {
+    std::string all;
+    for (const JournalledUnload& one : journal_->Unloads().value()) all += one.pipeline + " " + one.life + ";";
+    return all;
+  };
+  for (const char* name : {"mlp", "gpt"}) {
+    ASSERT_TRUE(journal_->Write({.put = Pipeline(name)}).ok());
+    ASSERT_TRUE(journal_->Write({.unload = JournalledUnload{name, "life", 17}}).ok());
+  }
+  ASSERT_TRUE(Crash().ok());
+  EXPECT_EQ(unloaded(), "gpt life;mlp life;");
+  ASSERT_TRUE(journal_->Write({.load = "gpt"}).ok());
+  ASSERT_TRUE(Crash().ok());
+  EXPECT_EQ(unloaded(), "mlp life;");
+  ASSERT_TRUE(journal_->Write({.remove = "mlp"}).ok());
+  ASSERT_TRUE(Crash().ok());
+  EXPECT_EQ(unloaded(), "");
+}
+
 TEST_F(DaemonJournalTest, SettledRequestsAreForgottenAndOpenOnesAreNot) {
   options_.retention.entries = 2;
   ASSERT_TRUE(Open().ok());

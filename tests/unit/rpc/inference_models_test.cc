@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "server/rpc/convert/inference_request.h"
 #include "tests/support/fake_clock.h"
 
 namespace penstock {
@@ -55,7 +56,22 @@ TEST(InferenceModels, StatisticsCountInferenceAlone) {
   metrics.BatchEnded(BatchMode::kTrain, BatchOutcome::kOk, 1000, 1000);
   metrics.queues[WorkQueue::kInfer].wait.Observe(5);
   metrics.queues[WorkQueue::kTrain].wait.Observe(1000);
-  const inference::ModelStatistics statistics = StatisticsOf("gpt", metrics);
+  InferenceTimes times;
+  times.RunBegan(absl::FromUnixMillis(1234));
+  times.RunEnded(3, 10, 1);
+  times.RunEnded(3, 20, 2);
+  times.RunEnded(8, 40, 4);
+  for (int call = 0; call < 4; ++call) times.CallEnded(100, 10);
+  const inference::ModelStatistics statistics = StatisticsOf("gpt", metrics, times.now());
+  EXPECT_EQ(statistics.last_inference(), 1234u);
+  ASSERT_EQ(statistics.batch_stats_size(), 2);
+  EXPECT_EQ(statistics.batch_stats(0).batch_size(), 3u);
+  EXPECT_EQ(statistics.batch_stats(0).compute_infer().count(), 2u);
+  EXPECT_EQ(statistics.batch_stats(0).compute_infer().ns(), 30u);
+  EXPECT_EQ(statistics.batch_stats(1).compute_output().ns(), 4u);
+  EXPECT_EQ(statistics.inference_stats().compute_infer().count(), 4u);
+  EXPECT_EQ(statistics.inference_stats().compute_infer().ns(), 400u);
+  EXPECT_EQ(statistics.inference_stats().compute_output().ns(), 40u);
   EXPECT_EQ(statistics.name(), "gpt");
   EXPECT_EQ(statistics.version(), "1");
   EXPECT_EQ(statistics.inference_count(), 7u);
@@ -66,6 +82,27 @@ TEST(InferenceModels, StatisticsCountInferenceAlone) {
   EXPECT_EQ(counts.fail().count(), 1u);
   EXPECT_EQ(counts.queue().count(), 1u);
   EXPECT_EQ(counts.queue().ns(), 5u);
+}
+
+TEST(InferenceModels, LowNumbersOfPriorityGoFirstAndTheDefaultIsBehindThem) {
+  const auto priority = [](uint64_t level) {
+    inference::ModelInferRequest request;
+    (*request.mutable_parameters())["priority"].set_uint64_param(level);
+    return ReadParameters(request)->priority;
+  };
+  EXPECT_GT(priority(1), priority(2));
+  EXPECT_GT(priority(2), priority(1000));
+  EXPECT_GT(priority(1000), priority(0));
+  EXPECT_EQ(priority(0), 0);
+  EXPECT_EQ(priority(1001), 0);
+}
+
+TEST(InferenceModels, SizesOfRunsAreBounded) {
+  InferenceTimes times;
+  for (int64_t rows = 1; rows <= 1000; ++rows) times.RunEnded(rows, 1, 1);
+  times.RunEnded(1, 1, 1);
+  EXPECT_EQ(times.now().runs.size(), InferenceTimes::kSizes);
+  EXPECT_EQ(times.now().runs.at(1).count, 2);
 }
 
 TEST(InferenceModels, TheIndexTellsStateAndReason) {
@@ -85,6 +122,8 @@ TEST(InferenceModels, TheIndexTellsStateAndReason) {
   const absl::Status lost = Error(absl::StatusCode::kUnavailable, "RANK_LOST", "rank 2 is lost");
   EXPECT_EQ(index(State::kFailed, lost), "UNAVAILABLE: rank 2 is lost");
   EXPECT_EQ(index(State::kReforming, lost), "UNAVAILABLE: rank 2 is lost");
+  EXPECT_EQ(index(State::kUnloading), "UNLOADING: it is being unloaded");
+  EXPECT_EQ(index(State::kUnloaded), "UNAVAILABLE: unloaded");
 }
 
 }  // namespace

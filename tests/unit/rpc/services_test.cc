@@ -1509,7 +1509,8 @@ TEST_F(ServicesTest, TheOpenProtocolRefusesByName) {
   EXPECT_EQ(infer([](Request* r) { r->set_model_name("none"); }), "PIPELINE_NOT_FOUND");
   EXPECT_EQ(infer([](Request* r) { r->set_model_version("2"); }), "MODEL_NOT_FOUND");
   EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["sequence_id"].set_int64_param(1); }), "FIELD_INVALID");
-  EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["priority"].set_uint64_param(3); }), "FIELD_INVALID");
+  EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["priority"].set_int64_param(-1); }), "FIELD_INVALID");
+  EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["priority"].set_string_param("1"); }), "FIELD_INVALID");
   EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["timeout"].set_int64_param(-1); }), "FIELD_INVALID");
   EXPECT_EQ(infer([](Request* r) { (*r->mutable_parameters())["triton_x"].set_bool_param(true); }), "FIELD_INVALID");
   EXPECT_EQ(infer([](Request* r) {

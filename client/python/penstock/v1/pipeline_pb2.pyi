@@ -28,6 +28,8 @@ PIPELINE_STATE_DRAINING: PipelineState
 PIPELINE_STATE_FAILED: PipelineState
 PIPELINE_STATE_READY: PipelineState
 PIPELINE_STATE_REFORMING: PipelineState
+PIPELINE_STATE_UNLOADED: PipelineState
+PIPELINE_STATE_UNLOADING: PipelineState
 PIPELINE_STATE_UNSPECIFIED: PipelineState
 PROGRAM_CUTS_MODULES: ProgramCuts
 PROGRAM_CUTS_NODES: ProgramCuts
@@ -217,6 +219,14 @@ class ListPipelinesResponse(_message.Message):
     next_page_token: str
     pipelines: _containers.RepeatedCompositeFieldContainer[Pipeline]
     def __init__(self, pipelines: _Optional[_Iterable[_Union[Pipeline, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class LoadPipelineRequest(_message.Message):
+    __slots__ = ["name", "request_id"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    request_id: str
+    def __init__(self, name: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class LossSpec(_message.Message):
     __slots__ = ["class_weights", "name", "options", "output"]
@@ -622,6 +632,14 @@ class TransferPlan(_message.Message):
     seconds: float
     to_stage: int
     def __init__(self, from_stage: _Optional[int] = ..., to_stage: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class UnloadPipelineRequest(_message.Message):
+    __slots__ = ["name", "request_id"]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    request_id: str
+    def __init__(self, name: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class UpdateOptimizerRequest(_message.Message):
     __slots__ = ["expected_state", "name", "optimizer", "request_id"]

@@ -15,7 +15,7 @@ from penstock.v1 import pipeline_pb2 as penstock_dot_v1_dot_pipeline__pb2
 from penstock.v1 import role_pb2 as penstock_dot_v1_dot_role__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"penstock/v1/pipeline_service.proto\x12\x0bpenstock.v1\x1a\x1apenstock/v1/pipeline.proto\x1a\x16penstock/v1/role.proto2\x83\x05\n\x0fPipelineService\x12U\n\x0e\x43reatePipeline\x12\".penstock.v1.CreatePipelineRequest\x1a\x15.penstock.v1.Pipeline\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12Y\n\x0cPlanPipeline\x12 .penstock.v1.PlanPipelineRequest\x1a!.penstock.v1.PlanPipelineResponse\"\x04\xf8\xe9\x18\x03\x12K\n\x0bGetPipeline\x12\x1f.penstock.v1.GetPipelineRequest\x1a\x15.penstock.v1.Pipeline\"\x04\xf8\xe9\x18\x01\x12\\\n\rListPipelines\x12!.penstock.v1.ListPipelinesRequest\x1a\".penstock.v1.ListPipelinesResponse\"\x04\xf8\xe9\x18\x01\x12W\n\x0fUpdateOptimizer\x12#.penstock.v1.UpdateOptimizerRequest\x1a\x15.penstock.v1.Pipeline\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12U\n\x0eUpdatePipeline\x12\".penstock.v1.UpdatePipelineRequest\x1a\x15.penstock.v1.Pipeline\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12\x63\n\x0e\x44\x65letePipeline\x12\".penstock.v1.DeletePipelineRequest\x1a#.penstock.v1.DeletePipelineResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"penstock/v1/pipeline_service.proto\x12\x0bpenstock.v1\x1a\x1apenstock/v1/pipeline.proto\x1a\x16penstock/v1/role.proto2\xad\x06\n\x0fPipelineService\x12U\n\x0e\x43reatePipeline\x12\".penstock.v1.CreatePipelineRequest\x1a\x15.penstock.v1.Pipeline\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12Y\n\x0cPlanPipeline\x12 .penstock.v1.PlanPipelineRequest\x1a!.penstock.v1.PlanPipelineResponse\"\x04\xf8\xe9\x18\x03\x12K\n\x0bGetPipeline\x12\x1f.penstock.v1.GetPipelineRequest\x1a\x15.penstock.v1.Pipeline\"\x04\xf8\xe9\x18\x01\x12\\\n\rListPipelines\x12!.penstock.v1.ListPipelinesRequest\x1a\".penstock.v1.ListPipelinesResponse\"\x04\xf8\xe9\x18\x01\x12W\n\x0fUpdateOptimizer\x12#.penstock.v1.UpdateOptimizerRequest\x1a\x15.penstock.v1.Pipeline\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12U\n\x0eUpdatePipeline\x12\".penstock.v1.UpdatePipelineRequest\x1a\x15.penstock.v1.Pipeline\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12U\n\x0eUnloadPipeline\x12\".penstock.v1.UnloadPipelineRequest\x1a\x15.penstock.v1.Pipeline\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12Q\n\x0cLoadPipeline\x12 .penstock.v1.LoadPipelineRequest\x1a\x15.penstock.v1.Pipeline\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x12\x63\n\x0e\x44\x65letePipeline\x12\".penstock.v1.DeletePipelineRequest\x1a#.penstock.v1.DeletePipelineResponse\"\x08\xf8\xe9\x18\x03\x80\xea\x18\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.pipeline_service_pb2', globals())
@@ -34,8 +34,12 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _PIPELINESERVICE.methods_by_name['UpdateOptimizer']._serialized_options = b'\370\351\030\003\200\352\030\001'
   _PIPELINESERVICE.methods_by_name['UpdatePipeline']._options = None
   _PIPELINESERVICE.methods_by_name['UpdatePipeline']._serialized_options = b'\370\351\030\003\200\352\030\001'
+  _PIPELINESERVICE.methods_by_name['UnloadPipeline']._options = None
+  _PIPELINESERVICE.methods_by_name['UnloadPipeline']._serialized_options = b'\370\351\030\003\200\352\030\001'
+  _PIPELINESERVICE.methods_by_name['LoadPipeline']._options = None
+  _PIPELINESERVICE.methods_by_name['LoadPipeline']._serialized_options = b'\370\351\030\003\200\352\030\001'
   _PIPELINESERVICE.methods_by_name['DeletePipeline']._options = None
   _PIPELINESERVICE.methods_by_name['DeletePipeline']._serialized_options = b'\370\351\030\003\200\352\030\001'
   _PIPELINESERVICE._serialized_start=104
-  _PIPELINESERVICE._serialized_end=747
+  _PIPELINESERVICE._serialized_end=917
 # @@protoc_insertion_point(module_scope)

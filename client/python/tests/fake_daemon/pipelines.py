@@ -71,6 +71,14 @@ class Pipelines(Server):
         self.pipeline.etag = "1-2"
         return self.pipeline
 
+    def UnloadPipeline(self, request: Any, context: Any) -> Any:
+        self.pipeline.state = pipeline_pb2.PIPELINE_STATE_UNLOADED
+        return self.pipeline
+
+    def LoadPipeline(self, request: Any, context: Any) -> Any:
+        self.pipeline.state = pipeline_pb2.PIPELINE_STATE_READY
+        return self.pipeline
+
     def DeletePipeline(self, request: Any, context: Any) -> Any:
         return pipeline_pb2.DeletePipelineResponse()
 
