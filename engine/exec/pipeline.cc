@@ -17,6 +17,7 @@
 #include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
+#include "engine/exec/straight_values.h"
 #include "engine/optim/gradient_norm.h"
 #include "engine/tensor/held_values.h"
 #include "engine/tensor/micro_batch.h"
@@ -185,7 +186,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   spec.keep_outputs = !wanted.empty();
   LedRun led = NewRun(std::move(spec), std::move(lists), rule.has_value() ? nullptr : request.cancel);
   Run& run = *led.run;
-  run.inputs = std::move(scattered.micro_batches);
+  run.inputs = InputsByStage(plan_, std::move(scattered.micro_batches));
   run.losses = std::move(loss.losses);
   run.own_loss = request.loss;
   led.open = ranks_.Lead(led.run, led.leader);
@@ -363,13 +364,14 @@ absl::StatusOr<NamedValues> ResultsOf(const std::vector<Batch>& micro_batches, c
 
 absl::StatusOr<NamedValues> PipelineImpl::GatherOutputs(const Run& run, const std::vector<int>& wanted) const {
   const std::vector<std::string> names = OutputNames();
+  const std::vector<Batch> all = JoinOutputs(plan_, run.outputs);
   if (wanted.size() == names.size() && std::is_sorted(wanted.begin(), wanted.end())) {  // all, in their order
-    return ResultsOf(run.outputs, names);
+    return ResultsOf(all, names);
   }
   std::vector<Batch> micro_batches;
   std::vector<std::string> picked_names;
   for (int position : wanted) picked_names.push_back(names[position]);
-  for (const Batch& outputs : run.outputs) {
+  for (const Batch& outputs : all) {
     std::vector<Value> picked;
     for (int position : wanted) {
       const auto index = static_cast<size_t>(position);

@@ -59,9 +59,18 @@ std::vector<SkipPort> PortsOf(const Plan& plan, int stage, bool incoming) {
   for (const SkipRoute& route : plan.skips) {
     const int here = incoming ? route.edge.to : route.edge.from;
     const int there = incoming ? route.edge.from : route.edge.to;
-    if (here == stage) ports.push_back({.peer = there, .names = route.names});
+    if (here != stage) continue;
+    ports.push_back({.peer = there, .names = route.names, .inputs = route.inputs, .outputs = route.outputs});
   }
   return ports;
+}
+
+// Whether stages may come to stand in other processes.
+bool MayBeElsewhere(const PlanRequest& request) {
+  const std::vector<Device>& devices = request.devices;
+  const std::vector<int>& ranks = request.cut.ranks;
+  return std::any_of(devices.begin(), devices.end(), [](const Device& device) { return device.rank != Rank(0); }) ||
+         std::any_of(ranks.begin(), ranks.end(), [](int rank) { return rank != 0; });
 }
 
 std::vector<Rank> RankOfLayer(const Plan& plan) {
@@ -271,16 +280,20 @@ absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipelin
   if (spec.sample != nullptr) {
     PENSTOCK_ASSIGN_OR_RETURN(draft.sample, MatchSample(*spec.sample, draft.signature, draft.loss.get(), spec.loss));
   }
-  draft.request = {.layers = draft.layers,
-                   .cut = std::move(cut),
-                   .devices = std::move(devices),
-                   .devices_named = !spec.devices.empty(),
-                   .schedule = spec.schedule,
-                   .parameter_bytes = std::move(parameter_bytes),
-                   .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer),
-                   .skips = std::move(skips),
-                   .settings = {.build = draft.build, .autocast = spec.model.autocast},
-                   .limits = spec.limits};
+  draft.request = {
+      .layers = draft.layers,
+      .cut = std::move(cut),
+      .devices = std::move(devices),
+      .devices_named = !spec.devices.empty(),
+      .schedule = spec.schedule,
+      .parameter_bytes = std::move(parameter_bytes),
+      .optimizer_state_ratio = OptimizerStateRatio(spec.optimizer),
+      .skips = std::move(skips),
+      .handed = {.inputs = shapes.front().layer->HandedInputs(), .outputs = shapes.back().layer->HandedOutputs()},
+      .settings = {.build = draft.build, .autocast = spec.model.autocast},
+      .limits = spec.limits};
+  // Values of other processes' stages come from the leader by way of the first stage and the last one.
+  if (MayBeElsewhere(draft.request)) draft.request.handed = {};
   return draft;
 }
 
@@ -293,13 +306,7 @@ ProfileOptions MeasuringOptions(const Pipeline::Options& options, const Draft& d
 }
 
 void FindLinks(const Pipeline::Options& options, Draft& draft) {
-  if (options.group == nullptr) return;
-  const std::vector<Device>& devices = draft.request.devices;
-  const std::vector<int>& ranks = draft.request.cut.ranks;
-  const bool elsewhere =
-      std::any_of(devices.begin(), devices.end(), [](const Device& device) { return device.rank != Rank(0); }) ||
-      std::any_of(ranks.begin(), ranks.end(), [](int rank) { return rank != 0; });
-  if (elsewhere) draft.request.links = options.group->Links();
+  if (options.group != nullptr && MayBeElsewhere(draft.request)) draft.request.links = options.group->Links();
 }
 
 absl::StatusOr<Draft> MakeDraft(const PipelineSpec& spec, const Pipeline::Options& options) {

@@ -12,6 +12,7 @@
 #include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
+#include "engine/exec/straight_values.h"
 #include "engine/tensor/micro_batch.h"
 
 namespace penstock {
@@ -38,14 +39,15 @@ at::Tensor JoinGradients(const Graph::Input& input, Tensors pieces) {
   return pieces.size() == 1 ? OwnElements(pieces[0]) : at::cat(pieces, 0);
 }
 
-absl::StatusOr<NamedValues> GatherInputGradients(const Run& run, const std::vector<Graph::Input>& inputs) {
+absl::StatusOr<NamedValues> GatherInputGradients(const std::vector<Batch>& by_micro_batch,
+                                                 const std::vector<Graph::Input>& inputs) {
   NamedValues gradients;
-  gradients.tuple = !run.input_gradient_values.at(0).atomic();
+  gradients.tuple = !by_micro_batch.at(0).atomic();
   const absl::Status status = RunTorch([&] {
     const at::NoGradGuard no_graph;
     for (size_t i = 0; i < inputs.size(); ++i) {
       Tensors pieces;
-      for (const Batch& one : run.input_gradient_values) {
+      for (const Batch& one : by_micro_batch) {
         pieces.push_back(one[i].is_tensor() ? *one[i].tensor() : at::Tensor());
       }
       at::Tensor joined = Unpinned(JoinGradients(inputs[i], std::move(pieces)));
@@ -68,20 +70,21 @@ std::vector<Graph::Input> InputsOfGraph(const NamedValues& ordered, const std::v
 }
 
 // What a run that has ended leaves for its Backward. Takes the passes out of the run.
-std::shared_ptr<Graph> GraphOf(Run& run, std::vector<Graph::Input> inputs, const std::vector<std::string>& names) {
+std::shared_ptr<Graph> GraphOf(Run& run, const std::vector<Batch>& outputs, std::vector<Graph::Input> inputs,
+                               const std::vector<std::string>& names) {
   auto graph = std::make_shared<Graph>();
   graph->passes = std::move(run.passes);
   graph->run = run.spec.id;
   graph->step = run.spec.step;
   graph->micro_batch_base = run.spec.micro_batch_base;
   graph->micro_batch_rows = run.spec.rows;
-  graph->outputs = WithNames(run.outputs.at(0), names);
+  graph->outputs = WithNames(outputs.at(0), names);
   graph->inputs = std::move(inputs);
   graph->input_gradients = run.spec.input_gradients;
   graph->output_rows.resize(graph->outputs.size());
   for (size_t k = 0; k < graph->outputs.size(); ++k) {
-    for (const Batch& outputs : run.outputs) {
-      const at::Tensor* tensor = k < outputs.size() ? outputs[k].tensor() : nullptr;
+    for (const Batch& one : outputs) {
+      const at::Tensor* tensor = k < one.size() ? one[k].tensor() : nullptr;
       if (tensor != nullptr && tensor->dim() > 0) graph->output_rows[k].push_back(tensor->size(0));
     }
   }
@@ -133,7 +136,7 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   spec.input_gradients = request.input_gradients;
   LedRun led = NewRun(std::move(spec), std::move(lists), request.cancel);
   const std::shared_ptr<Run>& run = led.run;
-  run->inputs = std::move(scattered.micro_batches);
+  run->inputs = InputsByStage(plan_, std::move(scattered.micro_batches));
   run->results_stay = request.outputs_stay;
   std::shared_ptr<const void> elsewhere = ranks_.KeepGraph(run->spec.id);
   led.open = ranks_.Lead(run, led.leader);
@@ -154,7 +157,7 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   next_micro_batch_ += m;
 
   outcome.step = step_.load();
-  outcome.graph = GraphOf(*run, std::move(inputs), OutputNames());
+  outcome.graph = GraphOf(*run, JoinOutputs(plan_, run->outputs), std::move(inputs), OutputNames());
   outcome.graph->elsewhere = std::move(elsewhere);
   return outcome;
 }
@@ -191,7 +194,9 @@ absl::StatusOr<RunOutcome> PipelineImpl::Backward(const std::shared_ptr<Graph>& 
   outcome.rows = TotalRows(graph->micro_batch_rows);
   const auto gather = [&]() -> absl::Status {
     if (!run->spec.input_gradients) return absl::OkStatus();
-    PENSTOCK_ASSIGN_OR_RETURN(outcome.input_gradients, GatherInputGradients(*run, graph->inputs));
+    PENSTOCK_ASSIGN_OR_RETURN(
+        outcome.input_gradients,
+        GatherInputGradients(JoinInputGradients(plan_, run->input_gradient_values), graph->inputs));
     return absl::OkStatus();
   };
   absl::Status status = RunToEnd(led, outcome);

@@ -13,6 +13,7 @@
 #include "engine/base/status_macros.h"
 #include "engine/exec/pipeline_impl.h"
 #include "engine/exec/signature_check.h"
+#include "engine/exec/straight_values.h"
 #include "engine/plan/planner.h"
 
 namespace penstock {
@@ -91,7 +92,7 @@ class PipelineImpl::InferenceCall : public GateVisit, public std::enable_shared_
     spec.inference = true;
     spec.keep_outputs = !parts_.evaluates();
     LedRun led = pipeline_->NewRun(std::move(spec), parts_.lists, parts_.cancel);
-    led.run->inputs = parts_.inputs.micro_batches;
+    led.run->inputs = InputsByStage(pipeline_->plan_, parts_.inputs.micro_batches);
     led.run->losses = parts_.loss.losses;
     led.run->results_stay = parts_.outputs_stay;
     for (const auto& metric : parts_.metrics) led.run->metrics.push_back(metric.get());

@@ -97,8 +97,11 @@ std::shared_ptr<Run> RankEngine::Prepare(RunSpec spec, ListsOfRun lists, std::sh
   run->filling = &filling_;
   run->passes.resize(plan_.stages.size());
   for (auto& passes : run->passes) passes.resize(run->micro_batches());
-  run->outputs.resize(run->micro_batches());
-  run->input_gradient_values.resize(run->micro_batches());
+  run->inputs.resize(plan_.stages.size());
+  run->outputs.resize(plan_.stages.size());
+  run->input_gradient_values.resize(plan_.stages.size());
+  for (auto& outputs : run->outputs) outputs.resize(run->micro_batches());
+  for (auto& gradients : run->input_gradient_values) gradients.resize(run->micro_batches());
   run->made_losses.resize(run->micro_batches());
   run->metric_sums.resize(run->micro_batches());
   if (run->spec.inference) {

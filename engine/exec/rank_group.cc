@@ -137,7 +137,7 @@ void RankGroup::SendValues(const Run& run, LocalCoordinator& leader) {
   };
   for (int m = 0; m < run.micro_batches() && !leader.Stopped(); ++m) {
     const auto at = static_cast<size_t>(m);
-    if (!Here(0) && at < run.inputs.size()) send(MessageKind::kInput, 0, m, run.inputs[at]);
+    if (!Here(0) && at < run.inputs.front().size()) send(MessageKind::kInput, 0, m, run.inputs.front()[at]);
     if (Here(last_stage())) continue;
     if (at < run.losses.size() && run.losses[at].target.defined()) {
       const LossContext& loss = run.losses[at];
@@ -199,7 +199,8 @@ void RankGroup::TakeValue(const MessageKey& key, LocalCoordinator& leader) {
     const auto found = open_.find(key.run);
     if (found == open_.end() || found->second.values.erase({key.kind, key.micro_batch}) == 0) return;
     Run& run = *found->second.run;
-    std::vector<Batch>& places = key.kind == MessageKind::kOutput ? run.outputs : run.input_gradient_values;
+    std::vector<Batch>& places =
+        key.kind == MessageKind::kOutput ? run.outputs.back() : run.input_gradient_values.front();
     places[key.micro_batch] = std::move(message->values);
     if (!found->second.values.empty()) return;
   }

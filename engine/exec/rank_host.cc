@@ -207,7 +207,7 @@ void RankHost::Expect(const RunOrder& order, OpenRun& open) const {
   Run& run = *open.run;
   run.led_here = false;
   run.targets = order.targets;
-  if (engine_.HasStage(0)) run.inputs.resize(run.micro_batches());
+  if (engine_.HasStage(0)) run.inputs.front().resize(run.micro_batches());
   if (engine_.HasStage(static_cast<int>(plan_.stages.size()) - 1)) {
     run.output_gradients.resize(run.micro_batches());
     const Loss* loss = open.own_loss != nullptr ? open.own_loss.get() : loss_.get();

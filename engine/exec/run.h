@@ -65,7 +65,7 @@ struct Run {
   RunSpec spec;
   ListsOfRun lists;
   std::shared_ptr<RunCoordinator> coordinator;
-  std::vector<Batch> inputs;                     // by micro-batch, for the first stage
+  std::vector<std::vector<Batch>> inputs;        // [stage][micro-batch], as straight_values.h says
   std::vector<LossContext> losses;               // by micro-batch, for the last stage; empty without a loss
   std::vector<const EvaluationMetric*> metrics;  // for the last stage, of outputs and targets of the losses
   std::vector<Batch> output_gradients;           // by micro-batch, for a Backward
@@ -85,10 +85,10 @@ struct Run {
   std::vector<std::vector<Pass>> passes;  // [stage][micro-batch]
   // On the host, but for results that stay. There they are complete once the lane that made them has left; losses also
   // once the norms are in.
-  std::vector<Batch> outputs;                       // by micro-batch
-  std::vector<Batch> input_gradient_values;         // by micro-batch
-  std::vector<at::Tensor> made_losses;              // by micro-batch, scaled; undefined without one
-  std::vector<std::vector<MetricSum>> metric_sums;  // by micro-batch, then by metric
+  std::vector<std::vector<Batch>> outputs;                // [stage][micro-batch], as straight_values.h says
+  std::vector<std::vector<Batch>> input_gradient_values;  // the same
+  std::vector<at::Tensor> made_losses;                    // by micro-batch, scaled; undefined without one
+  std::vector<std::vector<MetricSum>> metric_sums;        // by micro-batch, then by metric
 
   // The losses of all micro-batches; 0 where there is none.
   std::vector<double> LossValues() const {

@@ -150,7 +150,9 @@ void Stage::RunLayers(Pass& pass, const Batch& inputs, const std::vector<Batch>&
     if (!ran.ok()) given.ThrowFailure(parts_.layers[i].name, ran);
     given.CheckUnchanged(parts_.layers[i].name);
   }
-  if (!values.HasTensor()) {
+  const bool leave_before = std::any_of(parts_.incoming.begin(), parts_.incoming.end(),
+                                        [](const SkipPort& port) { return !port.outputs.empty(); });
+  if (!values.HasTensor() && !leave_before) {
     const bool list = values.spread();
     ThrowStatus(Error(absl::StatusCode::kInvalidArgument, "WRONG_TYPE",
                       absl::StrCat(list ? "Only Tensor or Tuple of Tensor output is supported. " : "",
@@ -188,6 +190,7 @@ void Stage::Forward(Batch inputs, PassContext context, const LossContext& loss, 
       !streams.device().is_cpu() && !given.empty() && std::all_of(given.begin(), given.end(), of_host);
   if (context.values_checked) CheckValues(inputs);
   pass.stash = inputs.MapTensors([&](const at::Tensor& tensor) {
+    if (tensor.is_meta()) return tensor;  // goes straight to another stage
     at::Tensor here = SendToDevice(tensor, streams);
     return parts_.copies_inputs && here.is_same(tensor) ? tensor.clone() : here;
   });
@@ -204,10 +207,16 @@ void Stage::Forward(Batch inputs, PassContext context, const LossContext& loss, 
 void Stage::Recompute(const PassContext& context, const LossContext& loss, Pass& pass) {
   if (pass.graph) return;
   at::AutoGradMode with_graph(true);
-  // The first stage's inputs come from the client, who seldom asks for their gradients.
+  // The model's inputs come from the client, who seldom asks for their gradients.
   pass.leaves = Leaves(pass.stash, !first() || context.input_gradients);
   pass.skip_leaves.clear();
-  for (Portal& portal : pass.received) pass.skip_leaves.push_back(Leaves(portal.Look(), true));
+  for (size_t port = 0; port < pass.received.size(); ++port) {
+    const Batch& received = pass.received[port].Look();
+    Batch& leaves = pass.skip_leaves.emplace_back(Leaves(received, true));
+    for (const StraightValue& input : parts_.incoming[port].inputs) {
+      leaves.Set(input.item, Leaves(received[input.item], context.input_gradients)[0]).IgnoreError();
+    }
+  }
   RunLayers(pass, pass.leaves, pass.skip_leaves, context, loss);
   for (Portal& portal : pass.received) (void)portal.Use();  // a recomputation that fails may be tried again
   pass.graph = true;

@@ -18,6 +18,7 @@
 #include "engine/model/loss.h"
 #include "engine/observe/memory_cells.h"
 #include "engine/optim/optimizer.h"
+#include "engine/plan/skip_layout.h"
 
 namespace penstock {
 
@@ -27,7 +28,7 @@ struct PassContext {
   bool graph = false;     // keep what backward needs
   bool recomputing = false;
   bool values_checked = false;   // of the stage's inputs, by its first layer
-  bool input_gradients = false;  // the first stage's inputs get gradients too
+  bool input_gradients = false;  // the model's inputs get gradients too
   uint64_t seed = 0;
   StepId step;
   MicroBatchIndex micro_batch;  // counted over all contributions of the step
@@ -46,6 +47,8 @@ struct LossContext {
 struct SkipPort {
   int peer = 0;  // the other stage
   std::vector<SkipName> names;
+  std::vector<StraightValue> inputs = {};   // of SkipRoute
+  std::vector<StraightValue> outputs = {};  // the same
 };
 
 // What a stage keeps of one micro-batch between forward and backward.

@@ -264,7 +264,7 @@ std::vector<MessageKind> FromLeader(const Run& run, const Action& action) {
 
 void Put(Run& run, MessageKind kind, int micro_batch, Batch values) {
   if (kind == MessageKind::kInput) {
-    run.inputs[micro_batch] = std::move(values);
+    run.inputs.front()[micro_batch] = std::move(values);
   } else if (kind == MessageKind::kTarget) {
     LossContext& loss = run.losses[micro_batch];
     loss.target = values.TensorAt(0);
@@ -299,7 +299,7 @@ void StageExecutor::SendToLeader(const Action& action) {
                       run_->spec.keep_outputs;
   const bool gradient = ConsumesGradient(action.kind) && action.stage == 0 && run_->spec.input_gradients;
   if (!output && !gradient) return;
-  Batch values = std::exchange(output ? run_->outputs[m] : run_->input_gradient_values[m], {});
+  Batch values = std::exchange((output ? run_->outputs.back() : run_->input_gradient_values.front())[m], {});
   const MessageKey key{.run = run_->spec.id,
                        .kind = output ? MessageKind::kOutput : MessageKind::kInputGradient,
                        .stage = action.stage,
@@ -372,7 +372,7 @@ void StageExecutor::CloseLane() {
   // Nothing of the run outlives its end, though this object may do so by a moment.
   TraceLaneRun(*lane_->metrics, *run_, begin_nanos_, lane_->clock->NowNanos());
   stages_.clear();
-  if (lane_->stages.front()->first()) run_->inputs.clear();
+  for (const Stage* stage : lane_->stages) run_->inputs[stage->index()].clear();
 }
 
 MessageKey StageExecutor::KeyOf(const Action& action) const {

@@ -17,6 +17,10 @@ size_t PortOf(const std::vector<SkipPort>& ports, int peer) {
   PENSTOCK_CHECK(false);  // the lists come from the same plan as the ports
 }
 
+Batch Detached(const Batch& values) {
+  return values.MapTensors([](const at::Tensor& tensor) { return tensor.detach(); });
+}
+
 }  // namespace
 
 StageRun::StageRun(Run* run, Stage* stage, LaneMetrics* metrics)
@@ -29,28 +33,64 @@ StageRun::StageRun(Run* run, Stage* stage, LaneMetrics* metrics)
       outgoing_skips_(run->micro_batches()) {}
 
 void StageRun::Forward(int m) {
-  Batch inputs = stage_->first() ? run_->inputs[m] : std::exchange(received_[m], {});
+  Batch inputs = stage_->first() ? run_->inputs.front()[m] : std::exchange(received_[m], {});
   const bool graph = !run_->spec.inference && !run_->Checkpoints(StageIndex(stage_->index()), m);
   Pass& pass = this->pass(m);
+  TakeInputs(m);
   stage_->Forward(std::move(inputs), ContextOf(m, graph, false), LossOf(m), pass);
-  const auto to_host = [this](const at::Tensor& tensor) { return SendToHost(tensor.detach(), streams_); };
-  if (last() && pass.loss.defined()) run_->made_losses[m] = to_host(pass.loss);
+  if (last() && pass.loss.defined()) run_->made_losses[m] = SendToHost(pass.loss.detach(), streams_);
   if (last()) Measure(m, pass);
-  const auto detached = [](const at::Tensor& tensor) { return tensor.detach(); };
-  if (!last()) outgoing_[m] = pass.outputs.MapTensors(detached);
-  if (last() && run_->spec.keep_outputs) {
-    // They may be views of what a step of the same run changes: it is decided once they are joined, which copies them,
-    // or have been sent.
-    const bool stay = run_->results_stay || !run_->led_here;
-    run_->outputs[m] = stay ? pass.outputs.MapTensors(detached) : pass.outputs.MapTensors(to_host);
-  }
+  if (!last()) outgoing_[m] = Detached(pass.outputs);
+  if (last() && run_->spec.keep_outputs) run_->outputs.back()[m] = ToCaller(pass.outputs);
   outgoing_skips_[m].clear();
-  for (const Batch& skips : pass.skip_outputs) outgoing_skips_[m].push_back(skips.MapTensors(detached));
+  for (size_t port = 0; port < pass.skip_outputs.size(); ++port) {
+    outgoing_skips_[m].push_back(WithoutStraight(stage_->outgoing()[port], m, pass.skip_outputs[port]));
+  }
   if (run_->spec.inference) {
     pass = Pass();
   } else if (!graph) {
     pass.DropGraph();
   }
+}
+
+Batch StageRun::ToCaller(const Batch& values) const {
+  // They may be views of what a step of the same run changes: it is decided once they are joined, which copies them,
+  // or have been sent.
+  if (run_->results_stay || !run_->led_here) return Detached(values);
+  return values.MapTensors([this](const at::Tensor& tensor) { return SendToHost(tensor.detach(), streams_); });
+}
+
+void StageRun::TakeInputs(int m) {
+  for (size_t i = 0; i < stage_->incoming().size(); ++i) {
+    const std::vector<StraightValue>& inputs = stage_->incoming()[i].inputs;
+    if (inputs.empty()) continue;
+    const Batch& straight = run_->inputs[stage_->index()][m];
+    Portal& portal = pass(m).received[i];
+    ValueList values = portal.Look().values();
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      values[inputs[k].item] =
+          straight[k].MapTensors([this](const at::Tensor& tensor) { return SendToDevice(tensor, streams_); });
+    }
+    portal = Portal(Batch::Tuple(std::move(values)), portal.life());
+  }
+}
+
+// The last stage's loss may need an output.
+bool StageRun::LeavesHere(const StraightValue& output, int m) const {
+  return run_->losses.empty() || run_->losses[m].output != output.position;
+}
+
+Batch StageRun::WithoutStraight(const SkipPort& port, int m, const Batch& skips) {
+  ValueList values = Detached(skips).values();
+  for (const StraightValue& input : port.inputs) values[input.item] = Value();
+  ValueList leaving;
+  for (const StraightValue& output : port.outputs) {
+    leaving.push_back(LeavesHere(output, m) ? std::exchange(values[output.item], Value()) : Value());
+  }
+  if (!leaving.empty() && run_->spec.keep_outputs) {
+    run_->outputs[stage_->index()][m] = ToCaller(Batch::Tuple(std::move(leaving)));
+  }
+  return Batch::Tuple(std::move(values));
 }
 
 void StageRun::Measure(int m, const Pass& pass) {
@@ -69,11 +109,15 @@ void StageRun::Recompute(int m) {
 }
 
 void StageRun::Backward(int m) {
+  TakeOutputGradients(m);
   stage_->BeginContribution(run_->spec.accumulating);
   GiveBack(m, stage_->Backward(pass(m), OutputGradients(m), run_->spec.retain_graph));
 }
 
-void StageRun::InputGradient(int m) { GiveBack(m, stage_->InputGradient(pass(m), OutputGradients(m))); }
+void StageRun::InputGradient(int m) {
+  TakeOutputGradients(m);
+  GiveBack(m, stage_->InputGradient(pass(m), OutputGradients(m)));
+}
 
 void StageRun::WeightGradient(int m) {
   stage_->BeginContribution(run_->spec.accumulating);
@@ -85,13 +129,44 @@ Batch StageRun::OutputGradients(int m) {
   return run_->losses.empty() ? run_->output_gradients[m] : Batch();
 }
 
+// Those of outputs that have left here, which the caller of a Backward gives.
+void StageRun::TakeOutputGradients(int m) {
+  if (run_->output_gradients.empty()) return;
+  for (size_t i = 0; i < stage_->outgoing().size(); ++i) {
+    const std::vector<StraightValue>& outputs = stage_->outgoing()[i].outputs;
+    if (outputs.empty()) continue;
+    Portal& portal = pass(m).sent[i];
+    ValueList values = portal.TakeGradient().values();
+    for (const StraightValue& output : outputs) {
+      values[output.item] = run_->output_gradients[m][output.position].MapTensors(
+          [this](const at::Tensor& tensor) { return SendToDevice(tensor, streams_); });
+    }
+    portal.PutGradient(Batch::Tuple(std::move(values)));
+  }
+}
+
+void StageRun::GiveInputGradients(int m, std::vector<Batch>& skips) {
+  const auto to_host = [this](const at::Tensor& tensor) { return SendToHost(tensor, streams_); };
+  for (size_t i = 0; i < stage_->incoming().size(); ++i) {
+    const std::vector<StraightValue>& inputs = stage_->incoming()[i].inputs;
+    if (inputs.empty()) continue;
+    ValueList values = skips[i].values();
+    ValueList straight;
+    for (const StraightValue& input : inputs) straight.push_back(std::exchange(values[input.item], Value()));
+    skips[i] = Batch::Tuple(std::move(values));
+    if (!run_->spec.input_gradients) continue;
+    run_->input_gradient_values[stage_->index()][m] = Batch::Tuple(std::move(straight)).MapTensors(to_host);
+  }
+}
+
 void StageRun::GiveBack(int m, InputGradients gradients) {
+  GiveInputGradients(m, gradients.skips);
   outgoing_skips_[m] = std::move(gradients.skips);
   if (!stage_->first()) {
     outgoing_[m] = std::move(gradients.inputs);
   } else if (run_->spec.input_gradients) {
     const auto to_host = [this](const at::Tensor& tensor) { return SendToHost(tensor, streams_); };
-    run_->input_gradient_values[m] =
+    run_->input_gradient_values.front()[m] =
         run_->led_here ? gradients.inputs.MapTensors(to_host) : std::move(gradients.inputs);
   }
 }

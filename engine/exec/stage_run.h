@@ -14,7 +14,7 @@ namespace penstock {
 //
 // Model:     a value comes by Keep() before the action that needs it, and what an action has made leaves by Take().
 //            Values are those of a neighbour (peer -1), or skip values of one other stage; going backward, their
-//            gradients.
+//            gradients. What goes straight (straight_values.h) is None among them: it comes from the run, and goes there.
 // Threads:   the device's thread.
 // Fails:     the actions may throw: they run under RunTorch.
 class StageRun {
@@ -35,6 +35,13 @@ class StageRun {
   Batch Take(bool gradient, int peer, int micro_batch);
 
  private:
+  // What goes straight: into the pass before its action, and out of what it has made for another stage.
+  void TakeInputs(int micro_batch);
+  Batch WithoutStraight(const SkipPort& port, int micro_batch, const Batch& skips);
+  void TakeOutputGradients(int micro_batch);
+  void GiveInputGradients(int micro_batch, std::vector<Batch>& skips);
+  bool LeavesHere(const StraightValue& output, int micro_batch) const;
+  Batch ToCaller(const Batch& values) const;
   bool last() const { return stage_->index() + 1 == run_->lists.schedule->stages; }
   PassContext ContextOf(int micro_batch, bool graph, bool recomputing) const;
   LossContext LossOf(int micro_batch) const;

@@ -90,6 +90,10 @@ class Layer {
 
   // The names that it stashes and pops, in the order of declaration, isolated as the specification says.
   SkipDeclaration skips() const;
+  // Of the first layer of a model, and of the last one: what it only hands on. It gets instead what has the shapes of such
+  // inputs but no elements, and no such outputs.
+  virtual std::vector<HandedValue> HandedInputs() const { return {}; }
+  virtual std::vector<HandedValue> HandedOutputs() const { return {}; }
   // Puts the layer's skip names (or only some of them) into a namespace; a later call wins.
   void Isolate(const SkipIsolation& isolation);
 

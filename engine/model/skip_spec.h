@@ -30,6 +30,19 @@ struct SkipDeclaration {
   std::vector<SkipName> pops;
 };
 
+// Values of the whole model that its first layer stashes as they come, or its last one gives as it pops them: they need
+// not pass these layers at all.
+struct HandedValue {
+  SkipName name;
+  int position = 0;  // among the model's inputs, or outputs
+
+  bool operator==(const HandedValue&) const = default;
+};
+struct HandedValues {
+  std::vector<HandedValue> inputs;
+  std::vector<HandedValue> outputs;
+};
+
 // How the stashes and pops of a list of layers meet.
 struct SkipMatch {
   std::vector<std::string> faults;        // sentences, in the order of the layers; not about what is open

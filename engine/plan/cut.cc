@@ -141,6 +141,24 @@ std::string MeasuredReason(const PlanRequest& request, const std::vector<double>
       ".");
 }
 
+// Those of `names` that are handed on.
+std::vector<StraightValue> StraightOf(const std::vector<HandedValue>& handed, const std::vector<SkipName>& names) {
+  std::vector<StraightValue> straight;
+  for (size_t i = 0; i < names.size(); ++i) {
+    for (const HandedValue& value : handed) {
+      if (value.name == names[i]) straight.push_back({.item = static_cast<int>(i), .position = value.position});
+    }
+  }
+  return straight;
+}
+
+bool GoesStraight(const PlanRequest& request, const SkipName& name) {
+  const auto is_it = [&](const HandedValue& value) { return value.name == name; };
+  const HandedValues& handed = request.handed;
+  return std::any_of(handed.inputs.begin(), handed.inputs.end(), is_it) ||
+         std::any_of(handed.outputs.begin(), handed.outputs.end(), is_it);
+}
+
 PartitionInput InputOf(const PlanRequest& request, const std::vector<LayerProfile>& profile,
                        const std::vector<double>& costs, int stages, bool within_limits) {
   PartitionInput input;
@@ -150,7 +168,7 @@ PartitionInput InputOf(const PlanRequest& request, const std::vector<LayerProfil
     for (const SkipName& name : request.skips[popper].pops) {
       for (size_t stasher = 0; stasher < popper; ++stasher) {
         const auto known = profile[stasher].skip_bytes.find(name);
-        if (known == profile[stasher].skip_bytes.end()) continue;
+        if (known == profile[stasher].skip_bytes.end() || GoesStraight(request, name)) continue;
         input.skips.push_back({static_cast<int>(stasher), static_cast<int>(popper), known->second});
       }
     }
@@ -212,10 +230,12 @@ std::vector<SkipRoute> RoutesOf(const PlanRequest& request, const std::vector<La
                                 const std::vector<int>& first_layers) {
   std::vector<SkipRoute> routes = LayOutSkips(request.skips, first_layers);
   for (SkipRoute& route : routes) {
+    route.inputs = StraightOf(request.handed.inputs, route.names);
+    route.outputs = StraightOf(request.handed.outputs, route.names);
     for (const LayerProfile& layer : profile) {
       for (const SkipName& name : route.names) {
         const auto known = layer.skip_bytes.find(name);
-        if (known != layer.skip_bytes.end()) route.bytes += known->second;
+        if (known != layer.skip_bytes.end() && !GoesStraight(request, name)) route.bytes += known->second;
       }
     }
   }

@@ -26,6 +26,7 @@ struct PlanRequest {
   std::vector<int64_t> parameter_bytes;  // per layer, known before anything is measured; empty: not checked beforehand
   double optimizer_state_ratio = 2;      // bytes of optimizer state per byte of parameters
   std::vector<SkipDeclaration> skips = {};  // per layer, checked to match; empty: none
+  HandedValues handed = {};  // what may go straight to its stage, or leave it; where all are of one process
   ModelSettings settings = {};
   PlanLimits limits = {};        // what of `schedule` is open
   double bytes_per_second = 0;   // between two stages; 0: so many that it does not count

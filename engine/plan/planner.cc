@@ -39,13 +39,36 @@ std::string SkipText(const SkipName& name) {
   return name.skip_namespace.empty() ? name.name : absl::StrCat(name.skip_namespace, "/", name.name);
 }
 
+bool GoesStraight(const SkipRoute& route, int item) {
+  const auto is_it = [item](const StraightValue& value) { return value.item == item; };
+  return std::any_of(route.inputs.begin(), route.inputs.end(), is_it) ||
+         std::any_of(route.outputs.begin(), route.outputs.end(), is_it);
+}
+
+void AddStraight(const SkipRoute& route, Plan& plan) {
+  if (!route.inputs.empty()) {
+    plan.why.push_back(
+        absl::StrCat("Inputs of the model that go straight to stage ", route.edge.to, ": ", route.inputs.size(), "."));
+  }
+  if (!route.outputs.empty()) {
+    plan.why.push_back(
+        absl::StrCat("Outputs of the model that leave from stage ", route.edge.from, ": ", route.outputs.size(), "."));
+  }
+}
+
 // The skips that cross, with their bytes, as input of the stages that pop them too.
 void AddSkips(const PlanRequest& request, const std::vector<LayerProfile>& profile, Plan& plan) {
   plan.skips = RoutesOf(request, profile, FirstLayers(plan));
   for (const SkipRoute& route : plan.skips) {
     const auto append = [](std::string* out, const SkipName& name) { out->append(SkipText(name)); };
     plan.stages[route.edge.to].input_bytes += route.bytes;
-    plan.why.push_back(absl::StrCat("Skip ", absl::StrJoin(route.names, ", ", append), " goes straight from stage ",
+    AddStraight(route, plan);
+    std::vector<SkipName> names = route.names;
+    for (size_t i = names.size(); i-- > 0;) {
+      if (GoesStraight(route, static_cast<int>(i))) names.erase(names.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    if (names.empty()) continue;
+    plan.why.push_back(absl::StrCat("Skip ", absl::StrJoin(names, ", ", append), " goes straight from stage ",
                                     route.edge.from, " to stage ", route.edge.to, ", ", route.bytes,
                                     " bytes per micro-batch of the measurement."));
   }

@@ -13,11 +13,21 @@
 
 namespace penstock {
 
+// A skip of a route that need not take it, for it is an input or an output of the whole model.
+struct StraightValue {
+  int item = 0;      // among the route's names
+  int position = 0;  // among the model's inputs, or outputs
+
+  bool operator==(const StraightValue&) const = default;
+};
+
 // The skips that travel from one stage to another, as one message per micro-batch each way.
 struct SkipRoute {
   SkipEdge edge;
-  std::vector<SkipName> names;  // in the order in which they are stashed
-  int64_t bytes = 0;            // of one micro-batch; 0 if nothing was measured
+  std::vector<SkipName> names;              // in the order in which they are stashed
+  int64_t bytes = 0;                        // of one micro-batch, without what goes straight; 0 if nothing was measured
+  std::vector<StraightValue> inputs = {};   // that come to the later stage from the caller
+  std::vector<StraightValue> outputs = {};  // that leave the earlier one to the caller
 
   bool operator==(const SkipRoute&) const = default;
 };

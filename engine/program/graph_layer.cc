@@ -47,6 +47,25 @@ Value ToValue(const c10::IValue& value) {
   return {};
 }
 
+// What every mode that has such a skip hands on alike.
+std::vector<HandedValue> HandedInAllModes(const std::vector<GraphPart::Named>& skips,
+                                          const std::vector<GraphPart::Handed>& handed) {
+  std::set<std::pair<std::string, int>> all;
+  for (const GraphPart::Handed& of_mode : handed) all.insert(of_mode.begin(), of_mode.end());
+  std::vector<HandedValue> found;
+  for (const auto& one : all) {
+    bool alike = true;
+    for (size_t mode = 0; mode < skips.size(); ++mode) {
+      const auto& own = skips[mode];
+      const bool has = std::any_of(own.begin(), own.end(), [&](const auto& skip) { return skip.first == one.first; });
+      const bool same = std::find(handed[mode].begin(), handed[mode].end(), one) != handed[mode].end();
+      alike = alike && (same || !has);
+    }
+    if (alike) found.push_back({.name = {.skip_namespace = "", .name = one.first}, .position = one.second});
+  }
+  return found;
+}
+
 // What LibTorch said, with the node that said it. A fault of the machine stays what it is.
 absl::Status AtNode(const absl::Status& status, const std::string& node) {
   if (absl::StartsWith(status.message(), "exported program")) return status;
@@ -75,6 +94,12 @@ absl::Status GraphLayer::Build(const GraphLayerRequest& request) {
     for (const auto& [name, place] : mode->pops) pop_names_.insert(name);
     for (const auto& [name, place] : mode->stashes) stash_names_.insert(name);
   }
+  const GraphPart& evaluation = *request.evaluation.part;
+  const GraphPart& training = *request.training.part;
+  handed_inputs_ =
+      HandedInAllModes({evaluation.stashes, training.stashes}, {evaluation.handed_inputs, training.handed_inputs});
+  handed_outputs_ =
+      HandedInAllModes({evaluation.pops, training.pops}, {evaluation.handed_outputs, training.handed_outputs});
   for (const std::string& name : stash_names_) DeclareStash(name);
   for (const std::string& name : pop_names_) DeclarePop(name);
   Describe(request);
@@ -228,7 +253,7 @@ Batch GraphLayer::Forward(const Batch& inputs, const LayerContext& context) {
   OperatorPass pass{.layer = context, .train_literals = mode.train_literals};
   if (!tensors_.empty()) pass.device = tensors_[0].device();
   for (const Value& input : inputs) {
-    if (input.any_tensor() == nullptr) continue;
+    if (input.any_tensor() == nullptr || input.any_tensor()->is_meta()) continue;
     pass.device = input.any_tensor()->device();
     break;
   }
@@ -255,42 +280,43 @@ Batch GraphLayer::Finish(const Mode& mode, std::vector<c10::IValue>& values, con
     const auto place = mode.stashes.find(name);
     context.skips->Stash(name, place == mode.stashes.end() ? Value() : ToValue(values[place->second]));
   }
+  for (const auto& [place, output] : mode.given) CheckOutput(output, ToValue(values[place]));
   std::vector<Value> leaves;
   size_t fixed = 0;
   for (const Place place : mode.leaves) {
     leaves.push_back(ToValue(place < 0 ? mode.fixed_leaves[fixed++] : values[place]));
   }
-  CheckOutputs(mode, leaves);
+  for (size_t i = 0; i < mode.outputs.size(); ++i) {
+    const Value& value = leaves[leaves.size() - mode.outputs.size() + i];
+    if (value.is_none() && mode.handed_outputs.count(static_cast<int>(i)) != 0) continue;
+    CheckOutput(mode.outputs[i], value);
+  }
   if (leaves.size() == 1) return {leaves[0]};
   return Batch::Tuple(std::move(leaves));
 }
 
 // What the graph gives against what the file says of it: results go to clients, who trust the signature. Autocast
 // narrows floating numbers.
-void GraphLayer::CheckOutputs(const Mode& mode, const std::vector<Value>& leaves) {
+void GraphLayer::CheckOutput(const ProgramOutput& output, const Value& value) {
+  if (!output.tensor) return;
+  const std::string field = absl::StrCat("outputs[", output.name, "]");
   const auto wrong = [](const std::string& field, const std::string& wanted, const std::string& found) {
     ThrowStatus(ProgramError(field, absl::StrCat("must be ", wanted, ", as the file says"), found));
   };
-  for (size_t i = 0; i < mode.outputs.size(); ++i) {
-    const ProgramOutput& output = mode.outputs[i];
-    if (!output.tensor) continue;
-    const Value& value = leaves[leaves.size() - mode.outputs.size() + i];
-    const at::Tensor* const tensor = value.any_tensor();
-    const std::string field = absl::StrCat("outputs[", output.name, "]");
-    if (tensor == nullptr) wrong(field, "a tensor", value.TypeName());
-    const bool narrowed = at::isFloatingType(output.type) && tensor->is_floating_point() &&
-                          at::autocast::is_autocast_enabled(tensor->device().type());
-    if (tensor->scalar_type() != output.type && !narrowed) {
-      wrong(field + ".dtype", c10::toString(output.type), c10::toString(tensor->scalar_type()));
-    }
-    bool fits = tensor->dim() == static_cast<int64_t>(output.shape.size());
-    for (size_t d = 0; fits && d < output.shape.size(); ++d) {
-      fits = output.shape[d] < 0 || output.shape[d] == tensor->size(static_cast<int64_t>(d));
-    }
-    if (!fits) {
-      wrong(field + ".shape", absl::StrCat("[", absl::StrJoin(output.shape, ", "), "]"),
-            absl::StrCat("[", absl::StrJoin(tensor->sizes(), ", "), "]"));
-    }
+  const at::Tensor* const tensor = value.any_tensor();
+  if (tensor == nullptr) wrong(field, "a tensor", value.TypeName());
+  const bool narrowed = at::isFloatingType(output.type) && tensor->is_floating_point() &&
+                        at::autocast::is_autocast_enabled(tensor->device().type());
+  if (tensor->scalar_type() != output.type && !narrowed) {
+    wrong(field + ".dtype", c10::toString(output.type), c10::toString(tensor->scalar_type()));
+  }
+  bool fits = tensor->dim() == static_cast<int64_t>(output.shape.size());
+  for (size_t d = 0; fits && d < output.shape.size(); ++d) {
+    fits = output.shape[d] < 0 || output.shape[d] == tensor->size(static_cast<int64_t>(d));
+  }
+  if (!fits) {
+    wrong(field + ".shape", absl::StrCat("[", absl::StrJoin(output.shape, ", "), "]"),
+          absl::StrCat("[", absl::StrJoin(tensor->sizes(), ", "), "]"));
   }
 }
 

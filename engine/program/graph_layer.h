@@ -62,6 +62,8 @@ class GraphLayer : public Layer {
   void DiscardStatistics(MicroBatchIndex first) override;
   NamedTensors Notes() const override;
   void SetNotes(const NamedTensors& notes) override;
+  std::vector<HandedValue> HandedInputs() const override { return handed_inputs_; }
+  std::vector<HandedValue> HandedOutputs() const override { return handed_outputs_; }
   std::vector<TensorSignature> InputSignature() const override { return inputs_; }
   std::vector<TensorSignature> OutputSignature() const override { return outputs_; }
   int64_t LargestOpenDimension() const override { return largest_open_dimension_; }
@@ -85,8 +87,10 @@ class GraphLayer : public Layer {
     std::vector<c10::IValue> fixed_leaves = {};
     std::vector<Place> leaves = {};           // -1: the next of fixed_leaves
     std::vector<ProgramOutput> outputs = {};  // of the whole program, which the last leaves are
+    std::set<int> handed_outputs = {};        // positions of those that are only popped: they may have left before
     std::map<std::string, Place> pops = {};
     std::map<std::string, Place> stashes = {};
+    std::vector<std::pair<Place, ProgramOutput>> given = {};  // of the stashes: outputs of the whole program
     std::vector<Place> copied = {};
     std::vector<std::pair<Place, int>> tensors = {};  // positions in tensors_
     std::vector<std::pair<Place, c10::IValue>> constants = {};
@@ -111,7 +115,7 @@ class GraphLayer : public Layer {
   void CheckShapes(const Batch& inputs) const;
   std::vector<c10::IValue> PlaceValues(const Mode& mode, const Batch& inputs, const LayerContext& context);
   void RunStep(const Step& step, std::vector<c10::IValue>& values, const OperatorPass& pass) const;
-  static void CheckOutputs(const Mode& mode, const std::vector<Value>& leaves);
+  static void CheckOutput(const ProgramOutput& output, const Value& value);
   Batch Finish(const Mode& mode, std::vector<c10::IValue>& values, const LayerContext& context) const;
   at::Tensor TensorOn(int tensor, c10::Device device);
 
@@ -122,6 +126,8 @@ class GraphLayer : public Layer {
   Mode training_;
   std::set<std::string> pop_names_;    // of both modes
   std::set<std::string> stash_names_;  // the same
+  std::vector<HandedValue> handed_inputs_;
+  std::vector<HandedValue> handed_outputs_;
   std::vector<std::unique_ptr<BatchNorm>> batch_norms_;
   std::map<MicroBatchIndex, std::vector<c10::IValue>> notes_;
   bool first_ = false;

@@ -38,6 +38,10 @@ absl::Status GraphLayer::BuildMode(const GraphLayerRequest& request, const Graph
   }
   for (const ProgramValueIndex value : part.leaves) mode.leaves.push_back(place(value));
   for (const auto& [name, value] : part.stashes) mode.stashes[name] = place(value);
+  for (const auto& [name, position] : part.given) {
+    mode.given.emplace_back(mode.stashes.at(name), graph.graph->outputs[position]);
+  }
+  for (const auto& [name, position] : part.handed_outputs) mode.handed_outputs.insert(position);
   if (request.last) {
     mode.outputs = graph.graph->outputs;
     for (const ProgramOutput& output : graph.graph->outputs) {

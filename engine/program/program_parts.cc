@@ -98,19 +98,76 @@ void BridgeGaps(const ResolvedGraph& graph, int parts, Ways& ways) {
   }
 }
 
-// What each part gives and takes, as the ways say.
-void AddHandOvers(const ResolvedGraph& graph, const Ways& ways, std::vector<GraphPart>& parts) {
+// Positions of inputs that the first part does not use, and of outputs that the last one only gives, once, by their
+// values. A value that is changed in place is none of them: it is not the same everywhere.
+struct Handed {
+  std::map<ProgramValueIndex, int> inputs;
+  std::map<ProgramValueIndex, int> outputs;
+};
+
+Handed FindHanded(const ResolvedGraph& graph, const std::vector<int>& part_of) {
+  Handed handed;
+  const std::vector<Lifetime> lifetimes = Lifetimes(graph);
+  const int behind = static_cast<int>(graph.calls.size());
+  const auto used_in = [&](ProgramValueIndex value, int part) {
+    const std::vector<int>& uses = lifetimes[value].uses;
+    return std::any_of(uses.begin(), uses.end(), [&](int use) { return use != behind && part_of[use] == part; });
+  };
+  const auto stays_as_it_is = [&](ProgramValueIndex value) {
+    return graph.changes.count(graph.classes[value]) == 0 && graph.TensorOf(value) < 0;
+  };
+  const int last = part_of.back();
+  if (last == 0) return handed;
+  const std::vector<ProgramInput>& inputs = graph.graph->inputs;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ProgramValueIndex value = inputs[i].value;
+    if (!used_in(value, 0) && stays_as_it_is(value)) handed.inputs[value] = static_cast<int>(i);
+  }
+  // One is left to the first part, which knows its device by it.
+  if (!inputs.empty() && handed.inputs.size() == inputs.size()) handed.inputs.erase(inputs[0].value);
+  const std::vector<ProgramOutput>& outputs = graph.graph->outputs;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].item.is_value()) continue;
+    const ProgramValueIndex value = graph.numbers[outputs[i].item.value];
+    const std::vector<int>& uses = lifetimes[value].uses;
+    const bool once = std::count(uses.begin(), uses.end(), behind) == 1;
+    if (once && !used_in(value, last) && stays_as_it_is(value)) handed.outputs[value] = static_cast<int>(i);
+  }
+  return handed;
+}
+
+// What each part gives and takes, as the ways say. A value that the first part or the last one only hands on is a skip
+// even between neighbours, unless nothing else would go from one to the other.
+void AddHandOvers(const ResolvedGraph& graph, const Ways& ways, const Handed& handed, std::vector<GraphPart>& parts) {
+  const int last = static_cast<int>(parts.size()) - 1;
+  const auto comes_in = [&](ProgramValueIndex value, int from) { return from == 0 && handed.inputs.count(value) != 0; };
+  const auto goes_out = [&](ProgramValueIndex value, int to) { return to == last && handed.outputs.count(value) != 0; };
+  std::vector<bool> bridged(parts.size(), false);
   for (const auto& [value, way] : ways) {
-    for (auto from = way.begin(); std::next(from) != way.end(); ++from) {
-      const int to = *std::next(from);
-      if (to == *from + 1) {
-        parts[*from].leaves.push_back(value);
+    for (const int part : way) {
+      const bool by_hand = comes_in(value, part) || goes_out(value, part + 1);
+      if (way.count(part + 1) != 0 && !by_hand) bridged[part] = true;
+    }
+  }
+  for (const auto& [value, way] : ways) {
+    for (auto at = way.begin(); std::next(at) != way.end(); ++at) {
+      const int from = *at;
+      const int to = *std::next(at);
+      const bool in = comes_in(value, from);
+      const bool out = !in && goes_out(value, to);
+      if (to == from + 1 && !((in || out) && bridged[from])) {
+        parts[from].leaves.push_back(value);
         parts[to].arrivals.push_back(value);
-      } else {
-        const std::string name = absl::StrCat(graph.graph->values[value], "@", *from, "-", to);
-        parts[*from].stashes.emplace_back(name, value);
-        parts[to].pops.emplace_back(name, value);
+        bridged[from] = true;
+        continue;
       }
+      const std::string name = absl::StrCat(graph.graph->values[value], "@", from, "-", to);
+      parts[from].stashes.emplace_back(name, value);
+      parts[to].pops.emplace_back(name, value);
+      if (in) parts[0].handed_inputs.emplace_back(name, handed.inputs.at(value));
+      if (!out) continue;
+      parts[last].handed_outputs.emplace_back(name, handed.outputs.at(value));
+      parts[from].given.emplace_back(name, handed.outputs.at(value));
     }
   }
   parts[0].arrivals.clear();
@@ -214,9 +271,10 @@ std::vector<GraphPart> CutGraph(const ResolvedGraph& graph, const std::vector<in
     PENSTOCK_CHECK(parts[p].first <= parts[p].end);
     parts[p].tensors = TensorsUsed(graph, parts[p].first, parts[p].end);
   }
-  Ways ways = WaysThroughParts(graph, PartOfEachCall(parts), owners);
+  const std::vector<int> part_of = PartOfEachCall(parts);
+  Ways ways = WaysThroughParts(graph, part_of, owners);
   BridgeGaps(graph, static_cast<int>(parts.size()), ways);
-  AddHandOvers(graph, ways, parts);
+  AddHandOvers(graph, ways, FindHanded(graph, part_of), parts);
   for (GraphPart& part : parts) FindCopied(graph, part);
   return parts;
 }

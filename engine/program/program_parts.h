@@ -26,6 +26,12 @@ struct GraphPart {
   Named stashes = {};
   std::vector<ProgramValueIndex> copied = {};  // of what arrives: it is changed in place here
   std::vector<int> tensors = {};               // of the program, used here; ascending
+  // Inputs of the graph that the first part stashes and does nothing else with, outputs that the last part pops and does
+  // nothing else with, and outputs that any part stashes for that: names of skips, and positions.
+  using Handed = std::vector<std::pair<std::string, int>>;
+  Handed handed_inputs = {};
+  Handed handed_outputs = {};
+  Handed given = {};
 };
 
 // The parts between cuts. `owners` names the part that holds a buffer which several use; the others get it as a value.

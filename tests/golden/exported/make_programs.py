@@ -107,6 +107,9 @@ def main():
     make("attending", small_models.Attending(), rows, ({0: batch},) * 3, ("both",))
     mixed = (torch.randn(4, 3, 5), torch.rand(4, 1))
     make("mixed", small_models.Mixed(), mixed, ({0: batch},) * 2, ("both",), "values")
+    past = Dim("past", min=0, max=64)
+    cached = (torch.randn(4, 4), [torch.randn(4, 5, 4) for _ in range(3)], torch.rand(4, 1))
+    make("cached", small_models.Cached(), cached, ({0: batch}, [{0: batch, 1: past}] * 3, {0: batch}), ("both",))
     penstock.export(
         small_models.Simple(),
         (torch.ones(2, 16, dtype=torch.int32), torch.ones(2, 16, dtype=torch.int32)),

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline.h"
@@ -38,6 +39,15 @@ struct ProgramExample {
   }
 };
 
+// Caches of three blocks, a block each uses one of them; its outputs are values and the longer caches.
+inline ProgramExample CachedExample(int64_t rows) {
+  ProgramExample example{"cached_both.pt2", "mean_squared_error", {{"rows", at::randn({rows, 4})}}, {}};
+  for (int i = 0; i < 3; ++i) example.inputs.push_back({absl::StrCat("cache_", i), at::randn({rows, 5, 4})});
+  example.inputs.push_back({"scale", at::rand({rows, 1})});
+  example.target = at::randn({rows, 3});
+  return example;
+}
+
 // Batch norm, dropout, attention's dropout, buffers that change, ties, several inputs and outputs, None, an input that
 // is a number.
 inline std::vector<ProgramExample> ProgramExamples(int64_t rows) {
@@ -55,7 +65,8 @@ inline std::vector<ProgramExample> ProgramExamples(int64_t rows) {
           {"scaled.pt2",
            "mean_squared_error",
            {{"rows", at::randn({rows, 4})}, {"scale", at::rand({})}},
-           at::randn({rows, 3})}};
+           at::randn({rows, 3})},
+          CachedExample(rows)};
 }
 
 // Reads each file once.
@@ -89,8 +100,8 @@ inline PlainReference PlainOfProgram(const PipelineSpec& spec) {
   return PlainReference({.model = spec.model, .loss = spec.loss, .optimizer = spec.optimizer, .seed = spec.seed});
 }
 
-inline absl::StatusOr<std::unique_ptr<Pipeline>> MakeProgramPipeline(const PipelineSpec& spec, DevicePool& pool) {
-  Pipeline::Options options;
+inline absl::StatusOr<std::unique_ptr<Pipeline>> MakeProgramPipeline(const PipelineSpec& spec, DevicePool& pool,
+                                                                     Pipeline::Options options = {}) {
   options.devices = &pool;
   options.profile.rows = 2;
   options.profile.repeats = 1;

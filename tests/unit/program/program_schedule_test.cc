@@ -147,7 +147,7 @@ TEST(ProgramSchedule, EqualsThePlainLoopUnderEveryKind) {
       }
     }
   }
-  if (!all) EXPECT_EQ(schedules.cases(), 153);
+  if (!all) EXPECT_EQ(schedules.cases(), 181);
 }
 
 }  // namespace
