@@ -129,7 +129,8 @@ TEST_F(DaemonJournalTest, WhatIsPublishedIsDurableAndGoesWithItsPipeline) {
 TEST_F(DaemonJournalTest, ThatAPipelineIsUnloadedIsDurableUntilItIsLoadedOrGoes) {
   const auto unloaded = [this] {
     std::string all;
-    for (const JournalledUnload& one : journal_->Unloads().value()) all += one.pipeline + " " + one.life + ";";
+    const std::vector<JournalledUnload> rows = journal_->Unloads().value();
+    for (const JournalledUnload& one : rows) all += one.pipeline + " " + one.life + ";";
     return all;
   };
   for (const char* name : {"mlp", "gpt"}) {
