@@ -9,16 +9,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
 #include "engine/base/status_macros.h"
+#include "engine/plan/planning.h"
 #include "engine/plan/profile.h"
 #include "engine/serve/batch_rows.h"
 
 namespace penstock {
 namespace {
 
-constexpr int64_t kOpenDimension = 8;  // of what a signature leaves open beyond the rows
+constexpr int64_t kOpenDimension = 8;                      // of what a signature leaves open beyond the rows
+constexpr absl::Duration kLook = absl::Milliseconds(100);  // for whether it is wanted
 // Between a row by itself and with another: what the order of sums changes is less, what rows do to each other more.
 constexpr double kTolerance = 1e-2;
 
@@ -27,18 +30,23 @@ absl::Status Refused(const std::string& what) {
       .With("field", "spec.dynamic_batching");
 }
 
-absl::StatusOr<NamedValues> Infer(Pipeline* pipeline, NamedValues inputs) {
+// CANCELLED where nobody wants it any more, whatever it came to.
+absl::StatusOr<NamedValues> Infer(Pipeline* pipeline, NamedValues inputs, const Planning& planning) {
   absl::StatusOr<ForwardOutcome> outcome;
   absl::Notification done;
   ForwardRequest request;
   request.inputs = std::move(inputs);
   request.micro_batches = 1;
-  request.cancel = std::make_shared<CancelToken>();
+  const auto cancel = std::make_shared<CancelToken>();
+  request.cancel = cancel;
   pipeline->InferAsync(std::move(request), [&](absl::StatusOr<ForwardOutcome> its) {
     outcome = std::move(its);
     done.Notify();
   });
-  done.WaitForNotification();
+  while (!done.WaitForNotificationWithTimeout(kLook)) {
+    if (!planning.CheckWanted().ok()) cancel->Cancel();
+  }
+  PENSTOCK_RETURN_IF_ERROR(planning.CheckWanted());
   if (!outcome.ok()) return outcome.status();
   return std::move(outcome->outputs);
 }
@@ -59,7 +67,7 @@ NamedValues ExampleRow(const std::vector<TensorSignature>& signature, int64_t in
   return values;
 }
 
-absl::Status CheckRows(Pipeline* pipeline) {
+absl::Status CheckRows(Pipeline* pipeline, const Planning& planning) {
   const std::vector<TensorSignature>& inputs = pipeline->signature().inputs;
   std::vector<NamedValues> rows;
   std::vector<NamedValues> alone;
@@ -68,13 +76,15 @@ absl::Status CheckRows(Pipeline* pipeline) {
     for (const int64_t integer : {row, 1}) {
       rows.resize(row + 1);
       rows[row] = ExampleRow(inputs, integer, row);
-      outputs = Infer(pipeline, rows[row]);
+      outputs = Infer(pipeline, rows[row], planning);
       if (outputs.ok()) break;
     }
+    PENSTOCK_RETURN_IF_ERROR(planning.CheckWanted());
     if (!outputs.ok()) return absl::OkStatus();  // it refuses what is made up
     alone.push_back(*std::move(outputs));
   }
-  const absl::StatusOr<NamedValues> both = Infer(pipeline, JoinRows(rows));
+  const absl::StatusOr<NamedValues> both = Infer(pipeline, JoinRows(rows), planning);
+  PENSTOCK_RETURN_IF_ERROR(planning.CheckWanted());
   if (absl::IsResourceExhausted(both.status()) || absl::IsUnavailable(both.status())) return both.status();
   if (!both.ok()) {
     return Refused(absl::StrCat("two rows that run by themselves fail together: ", both.status().message()));
@@ -94,11 +104,11 @@ absl::Status CheckRows(Pipeline* pipeline) {
 
 }  // namespace
 
-absl::Status CheckBatching(Pipeline* pipeline) {
+absl::Status CheckBatching(Pipeline* pipeline, const Planning& planning) {
   const std::vector<TensorSignature>& inputs = pipeline->signature().inputs;
   const bool told = std::none_of(inputs.begin(), inputs.end(), [](const TensorSignature& input) { return input.any; });
   if (inputs.empty() || !told) return absl::OkStatus();
-  return Guarded("the check of batching", [&] { return CheckRows(pipeline); });
+  return Guarded("the check of batching", [&] { return CheckRows(pipeline, planning); });
 }
 
 }  // namespace penstock

@@ -181,7 +181,7 @@ absl::StatusOr<MadeEngine> PipelineBuilder::MakeEngine(const std::string& name, 
   if (!pipeline.ok()) return pipeline.status();
   made.pipeline = *std::move(pipeline);
   PENSTOCK_RETURN_IF_ERROR(traces);
-  if (spec.batching.has_value() && !life.again) PENSTOCK_RETURN_IF_ERROR(CheckBatching(made.pipeline.get()));
+  if (spec.batching.has_value() && !life.again) PENSTOCK_RETURN_IF_ERROR(CheckBatching(made.pipeline.get(), *planning));
   if (recipe->describe) {
     made.describe = [describe = recipe->describe, model = spec.model, plan = made.pipeline->plan()](
                         const Pipeline& now) { return describe(plan, model, now.optimizer()); };

@@ -3,11 +3,16 @@
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "engine/base/thread.h"
+#include "engine/plan/planning.h"
 #include "engine/serve/batch_rows.h"
+#include "engine/serve/batching_check.h"
 #include "engine/serve/inference_queue.h"
 #include "engine/serve/served_calls.h"
 #include "tests/support/failing_new.h"
@@ -22,6 +27,26 @@ using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
 constexpr absl::Duration kDelay = absl::Seconds(30);
+
+// --- The check before any call.
+
+TEST(CheckBatching, EndsOnceNobodyWantsIt) {
+  FakeClock clock;
+  const auto control = std::make_shared<FakePipelineControl>();
+  FakePipeline pipeline(control);
+  std::atomic<bool> unwanted = false;
+  const Planning planning(&clock, 600, [&] { return unwanted.load(); });
+  EXPECT_TRUE(CheckBatching(&pipeline, planning).ok());
+  control->HoldInference();
+  absl::Status checked;
+  {
+    const Thread thread("t-check", [&] { checked = CheckBatching(&pipeline, planning); });
+    control->AwaitInferences(1);
+    unwanted = true;
+    control->ResumeInference();
+  }
+  EXPECT_EQ(ReasonOf(checked), "WORK_CANCELLED") << "it is no reason to go on without having looked";
+}
 
 // --- The queue alone.
 
