@@ -1,7 +1,5 @@
 #include "engine/handles/device_budget.h"
 
-#include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "engine/observe/metrics.h"
@@ -13,16 +11,19 @@ struct DeviceBudget::Sums {
   std::map<std::string, int64_t> bytes ABSL_GUARDED_BY(mu);
   ServerMetrics* metrics ABSL_GUARDED_BY(mu) = nullptr;
 
-  bool Add(const Place& place, int64_t limit) {
+  // All of them, or none.
+  bool Add(const std::vector<Place>& places, const std::map<std::string, int64_t>& limits) {
     absl::MutexLock lock(&mu);
-    int64_t& sum = bytes[place.device];
-    if (place.bytes > limit - sum) return false;
-    Change(sum, place.bytes);
+    for (const Place& place : places) {
+      const auto limit = limits.find(place.device);
+      if (limit != limits.end() && place.bytes > limit->second - bytes[place.device]) return false;
+    }
+    for (const Place& place : places) Change(bytes[place.device], place.bytes);
     return true;
   }
-  void Remove(const Place& place) {
+  void Remove(const std::vector<Place>& places) {
     absl::MutexLock lock(&mu);
-    Change(bytes.find(place.device)->second, -place.bytes);
+    for (const Place& place : places) Change(bytes.find(place.device)->second, -place.bytes);
   }
 
  private:
@@ -32,17 +33,17 @@ struct DeviceBudget::Sums {
   }
 };
 
-// Values with their place in the sums, which they leave at their end.
+// Values with their places in the sums, which they leave at their end.
 struct DeviceBudget::Counted {
-  Counted(HeldValues values, Place its_place, std::shared_ptr<Sums> its_sums)
-      : held(std::move(values)), place(std::move(its_place)), sums(std::move(its_sums)) {}
+  Counted(HeldValues values, std::vector<Place> its_places, std::shared_ptr<Sums> its_sums)
+      : held(std::move(values)), places(std::move(its_places)), sums(std::move(its_sums)) {}
   Counted(const Counted&) = delete;
   ~Counted() {
-    if (counted) sums->Remove(place);
+    if (counted) sums->Remove(places);
   }
 
   const HeldValues held;
-  const Place place;
+  const std::vector<Place> places;
   const std::shared_ptr<Sums> sums;
   bool counted = false;
 };
@@ -64,28 +65,31 @@ DeviceBudget::~DeviceBudget() {
   sums_->metrics = nullptr;
 }
 
-DeviceBudget::Place DeviceBudget::PlaceOf(const HeldValues& held) {
-  Place place;
+std::vector<DeviceBudget::Place> DeviceBudget::PlacesOf(const HeldValues& held) {
+  std::map<std::string, int64_t> bytes;
   for (const NamedTensor& tensor : held.tensors) {
-    if (tensor.tensor.is_cpu()) continue;
-    if (place.device.empty()) place.device = tensor.tensor.device().str();
-    place.bytes += static_cast<int64_t>(tensor.tensor.nbytes());
+    if (!tensor.tensor.is_cpu()) bytes[tensor.tensor.device().str()] += static_cast<int64_t>(tensor.tensor.nbytes());
   }
-  return place;
+  std::vector<Place> places;
+  for (const auto& [device, on_it] : bytes) {
+    if (on_it > 0) places.push_back({.device = device, .bytes = on_it});
+  }
+  return places;
 }
 
-int64_t DeviceBudget::LimitOf(const Place& place) const {
-  const auto limit = limits_.find(place.device);
-  return limit == limits_.end() ? std::numeric_limits<int64_t>::max() : limit->second;
+std::optional<DeviceBudget::Place> DeviceBudget::Excess(const std::vector<Place>& places) const {
+  for (const Place& place : places) {
+    const auto limit = limits_.find(place.device);
+    if (limit == limits_.end()) continue;
+    const int64_t excess = BytesOn(place.device) - (limit->second - place.bytes);
+    if (excess > 0) return Place{.device = place.device, .bytes = excess};
+  }
+  return std::nullopt;
 }
 
-int64_t DeviceBudget::Excess(const Place& place) const {
-  return std::max(int64_t{0}, BytesOn(place.device) - (LimitOf(place) - place.bytes));
-}
-
-std::shared_ptr<const HeldValues> DeviceBudget::Count(const HeldValues& held, const Place& place) {
-  const auto counted = std::make_shared<Counted>(held, place, sums_);  // before it is counted
-  if (!sums_->Add(place, LimitOf(place))) return nullptr;
+std::shared_ptr<const HeldValues> DeviceBudget::Count(const HeldValues& held, const std::vector<Place>& places) {
+  const auto counted = std::make_shared<Counted>(held, places, sums_);  // before it is counted
+  if (!sums_->Add(places, limits_)) return nullptr;
   counted->counted = true;
   return {counted, &counted->held};
 }

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -27,24 +29,22 @@ class DeviceBudget {
   DeviceBudget(std::map<std::string, int64_t> limits, ServerMetrics* metrics);
   ~DeviceBudget();  // values that outlive it are in no metric any more
 
-  // The accelerator that the values are on, and their bytes there; of several, that of the first. "": none.
   struct Place {
     std::string device = {};
     int64_t bytes = 0;
   };
-  static Place PlaceOf(const HeldValues& held);
+  // The accelerators that the values are on, and their bytes there; none where all are on the host.
+  static std::vector<Place> PlacesOf(const HeldValues& held);
 
   // The values, counted from now on; null where they don't fit.
-  std::shared_ptr<const HeldValues> Count(const HeldValues& held, const Place& place);
-  // How many bytes must go from there before these fit; 0: they do.
-  int64_t Excess(const Place& place) const;
+  std::shared_ptr<const HeldValues> Count(const HeldValues& held, const std::vector<Place>& places);
+  // How many bytes must go from where before these fit; nothing: they do.
+  std::optional<Place> Excess(const std::vector<Place>& places) const;
   int64_t BytesOn(const std::string& device) const;
 
  private:
   struct Sums;
   struct Counted;
-
-  int64_t LimitOf(const Place& place) const;
 
   const std::map<std::string, int64_t> limits_;
   const std::shared_ptr<Sums> sums_;

@@ -55,6 +55,13 @@ int64_t TensorsOnHost(const HeldValues& held) {
   return bytes;
 }
 
+int64_t BytesOn(const std::string& device, const HeldValues& held) {
+  for (const DeviceBudget::Place& place : DeviceBudget::PlacesOf(held)) {
+    if (place.device == device) return place.bytes;
+  }
+  return 0;
+}
+
 }  // namespace
 
 int64_t HostBytes(const HandleContent& content) {
@@ -99,15 +106,15 @@ int64_t HandleStore::BytesOf(const std::string& owner) const {
 absl::StatusOr<HandleContent> HandleStore::Place(const HandleId& id, HandleContent content) {
   std::shared_ptr<const HeldValues> held = HeldIn(content);
   if (held == nullptr) return content;
-  if (const DeviceBudget::Place place = DeviceBudget::PlaceOf(*held); place.bytes > 0) {
-    std::shared_ptr<const HeldValues> there = devices_.Count(*held, place);
+  if (const std::vector<DeviceBudget::Place> places = DeviceBudget::PlacesOf(*held); !places.empty()) {
+    std::shared_ptr<const HeldValues> there = devices_.Count(*held, places);
     if (there == nullptr) {
       absl::MutexLock room(&room_mu_);
       bool moved = true;
-      for (int64_t excess = devices_.Excess(place); excess > 0 && moved; excess = devices_.Excess(place)) {
-        moved = MakeRoom({.bytes = excess, .device = place.device});
+      for (auto excess = devices_.Excess(places); excess.has_value() && moved; excess = devices_.Excess(places)) {
+        moved = MakeRoom({.bytes = excess->bytes, .device = excess->device});
       }
-      there = devices_.Count(*held, place);
+      there = devices_.Count(*held, places);
     }
     if (there == nullptr) {
       PENSTOCK_ASSIGN_OR_RETURN(HeldValues on_host, OnHost(*held));
@@ -161,9 +168,8 @@ bool HandleStore::MayMove(const HandleEntry& entry, const Shortage& shortage) co
       if (holder->pins > 0) return false;
     }
   }
-  const DeviceBudget::Place place = DeviceBudget::PlaceOf(*held);
-  if (place.device != shortage.device) return false;
-  if (place.bytes > 0) return true;
+  if (!shortage.device.empty()) return BytesOn(shortage.device, *held) > 0;
+  if (!DeviceBudget::PlacesOf(*held).empty()) return false;
   return (shortage.owner.empty() || entry.owner == shortage.owner) && TensorsOnHost(*held) >= kLeastFileBytes;
 }
 
@@ -174,7 +180,7 @@ std::vector<std::pair<HandleStore::EntryPointer, int64_t>> HandleStore::ValuesTo
   for (const auto& [id, entry] : entries_) {
     if (!MayMove(*entry, shortage)) continue;
     const std::shared_ptr<const HeldValues> held = HeldIn(**entry->result);
-    const int64_t bytes = shortage.device.empty() ? TensorsOnHost(*held) : DeviceBudget::PlaceOf(*held).bytes;
+    const int64_t bytes = shortage.device.empty() ? TensorsOnHost(*held) : BytesOn(shortage.device, *held);
     values.emplace_back(entry, bytes);
     sum += bytes;
   }

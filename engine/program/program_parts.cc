@@ -109,9 +109,13 @@ Handed FindHanded(const ResolvedGraph& graph, const std::vector<int>& part_of) {
   Handed handed;
   const std::vector<Lifetime> lifetimes = Lifetimes(graph);
   const int behind = static_cast<int>(graph.calls.size());
+  // Sizes are known without the elements.
   const auto used_in = [&](ProgramValueIndex value, int part) {
     const std::vector<int>& uses = lifetimes[value].uses;
-    return std::any_of(uses.begin(), uses.end(), [&](int use) { return use != behind && part_of[use] == part; });
+    return std::any_of(uses.begin(), uses.end(), [&](int use) {
+      const bool size_only = part == 0 && use != behind && graph.calls[use].kind() == OperatorKind::kSymbol;
+      return use != behind && part_of[use] == part && !size_only;
+    });
   };
   const auto stays_as_it_is = [&](ProgramValueIndex value) {
     return graph.changes.count(graph.classes[value]) == 0 && graph.TensorOf(value) < 0;

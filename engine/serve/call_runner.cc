@@ -99,9 +99,10 @@ std::string OptimizerSlotName(const std::string& name) {
   return absl::StrCat("optimizer/", name.substr(begin, dot - begin), "/", name.substr(dot + 1));
 }
 
-// Elsewhere outputs are made on the host.
-bool EndsOnAnAccelerator(const Plan& plan) {
-  return !plan.stages.empty() && !absl::StartsWith(LocalDeviceName(plan.stages.back().device), "cpu");
+// Elsewhere outputs are made on the host. An output may leave any stage.
+bool HasAnAccelerator(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const StagePlan& stage) { return !absl::StartsWith(LocalDeviceName(stage.device), "cpu"); });
 }
 
 // Of a call whose outputs may stay on a device.
@@ -136,7 +137,7 @@ absl::Status CallRunner::CheckTensors(Call& call) const {
     }
   }
   const std::optional<int64_t> reply_bytes = ReplyBytesOf(call);
-  if (reply_bytes.has_value() && EndsOnAnAccelerator(pipeline_->plan())) {
+  if (reply_bytes.has_value() && HasAnAccelerator(pipeline_->plan())) {
     call.outputs_stay = *reply_bytes == 0 || OutputBytes(inputs, call) > *reply_bytes;
   }
   if (const auto* infer = call.As<InferCall>()) {

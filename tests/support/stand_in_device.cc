@@ -168,6 +168,7 @@ class HostCall {
 
 std::atomic<int64_t> host_waits = 0;
 std::atomic<int64_t> host_copy_bytes = 0;
+std::atomic<int64_t> device_copy_bytes = 0;
 
 void RunOnHost(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   if (op.schema().name() == "aten::_local_scalar_dense") ++host_waits;
@@ -200,7 +201,11 @@ at::Tensor EmptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optio
 // The one operator for which tensors may stand on two devices.
 at::Tensor CopyFrom(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
   if (!non_blocking && (source.is_cpu() || target.is_cpu())) ++host_waits;
-  if (source.is_cpu() != target.is_cpu()) host_copy_bytes += static_cast<int64_t>(source.nbytes());
+  if (source.is_cpu() != target.is_cpu()) {
+    host_copy_bytes += static_cast<int64_t>(source.nbytes());
+  } else if (source.device() != target.device()) {
+    device_copy_bytes += static_cast<int64_t>(source.nbytes());
+  }
   const at::AutoDispatchBelowADInplaceOrView below;
   OnHost(target).copy_(OnHost(source));
   return target;
@@ -309,6 +314,7 @@ class BackwardHere {
 
 int64_t HostWaits() { return host_waits; }
 int64_t HostCopyBytes() { return host_copy_bytes; }
+int64_t DeviceCopyBytes() { return device_copy_bytes; }
 
 StandInStreams::StandInStreams(int index, StreamLog* log)
     : FakeStreams("cuda" + std::to_string(index), log), device_(kType, static_cast<c10::DeviceIndex>(index)) {}

@@ -19,6 +19,8 @@ inline constexpr int kStandInDevices = 2;
 int64_t HostWaits();
 // The bytes that have been copied between the host and a device, either way.
 int64_t HostCopyBytes();
+// The bytes that have been copied from one device to the other.
+int64_t DeviceCopyBytes();
 
 // The streams of one of them. What RunOn launches runs with the device current and backward passes stay on the thread,
 // as on hardware.

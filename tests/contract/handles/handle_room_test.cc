@@ -371,6 +371,22 @@ TEST_F(DeviceRoomTest, WhatCanNotFitOrDisplaceGoesToTheHostItself) {
   EXPECT_FALSE(IsThere(next));
 }
 
+TEST_F(DeviceRoomTest, AResultOfTwoDevicesCountsOnEach) {
+  const c10::Device other(c10::DeviceType::PrivateUse1, 1);
+  const absl::StatusOr<HandleName> name = store_->Reserve({.owner = "ann", .pipeline = "gpt", .method = "Infer"});
+  ASSERT_TRUE(name.ok()) << name.status();
+  const NamedTensors large = {{"y", Numbered(0).to(kDevice)},
+                              {"z", at::arange((kThere + 1) * kElements, at::kFloat).to(other)}};
+  store_->Fulfil(name->id, large);
+  EXPECT_TRUE(IsThere(*name)) << "the first device has room, and the other one has no bound";
+  std::vector<HandleName> names;
+  for (int i = 1; i < kThere; ++i) names.push_back(PutThere(i));
+  EXPECT_TRUE(IsThere(*name));
+  for (const HandleName& one : names) EXPECT_TRUE(IsThere(one));
+  names.push_back(PutThere(kThere));
+  EXPECT_FALSE(IsThere(*name)) << "the least recently used makes room";
+}
+
 TEST_F(DeviceRoomTest, WhereTheHostIsFullTooTheNewOneFails) {
   for (int i = 0; i < kFit; ++i) Put(i);
   std::vector<HandleName> names;

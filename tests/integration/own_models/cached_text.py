@@ -23,7 +23,10 @@ class WithCache(nn.Module):
         self.model = model
 
     def forward(self, tokens: torch.Tensor, cache: list[list[torch.Tensor]]) -> dict[str, Any]:
-        made = self.model(tokens, past_key_values=transformers.DynamicCache(cache), use_cache=True, logits_to_keep=1)
+        past = transformers.DynamicCache(config=self.model.config)
+        for layer, (layer.keys, layer.values) in zip(past.layers, cache):  # not copied before: its layer alone uses it
+            layer.is_initialized = True
+        made = self.model(tokens, past_key_values=past, use_cache=True, logits_to_keep=1)
         caches = [[layer.keys, layer.values] for layer in made.past_key_values.layers]
         return {"token": made.logits.argmax(-1), "cache": caches}
 
