@@ -2,6 +2,7 @@
 // the host where it is asked for, and what trains on such values.
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +18,7 @@
 #include "engine/base/timer_queue.h"
 #include "engine/device/accelerators.h"
 #include "engine/exec/device_pool.h"
+#include "engine/program/program_file.h"
 #include "engine/serve/served_pipeline.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/stand_in_device.h"
@@ -26,6 +28,7 @@
 namespace penstock {
 namespace {
 
+using testing::DeviceCopyBytes;
 using testing::FakeClock;
 using testing::HostCopyBytes;
 using testing::kWidth;
@@ -44,9 +47,7 @@ class ValuesStay : public ::testing::Test {
     handles_.Close();
   }
   void SetUp() override {
-    PipelineSpec spec = testing::ServedSpec();
-    spec.devices = {"cuda:0", "cuda:1"};
-    absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = Pipeline::Create(spec, {.devices = &pool_});
+    absl::StatusOr<std::unique_ptr<Pipeline>> pipeline = Pipeline::Create(Spec(), {.devices = &pool_});
     ASSERT_TRUE(pipeline.ok()) << pipeline.status();
     hosted_ = ServedPipeline::Start(*std::move(pipeline),
                                     CheckpointFolder::Open(RealFileSystem(), &clock_, folder_.path(), "gpt").value(),
@@ -58,6 +59,11 @@ class ValuesStay : public ::testing::Test {
                                      .clock = &clock_});
   }
   virtual std::optional<DynamicBatchingSpec> batching() const { return std::nullopt; }
+  virtual PipelineSpec Spec() const {
+    PipelineSpec spec = testing::ServedSpec();
+    spec.devices = {"cuda:0", "cuda:1"};
+    return spec;
+  }
 
   static CallContext Ann() { return {.caller = "ann"}; }
   absl::Status Settled(const HandleName& name) {
@@ -170,6 +176,130 @@ TEST_F(ValuesStayBatched, RowsAreJoinedAndPartedOnTheirDevice) {
   for (const HandleName& name : second) {
     EXPECT_FALSE(TensorOf(name).is_cpu());
     EXPECT_TRUE(at::equal(TensorOf(name).cpu(), TensorOf(second[0]).cpu()));
+  }
+}
+
+// A program with three caches, each used by one of its blocks, the middle one on another device than the others.
+class CachesStay : public ValuesStay, public ::testing::WithParamInterface<std::vector<int>> {
+ protected:
+  static constexpr int64_t kRows = 4;
+  static constexpr int64_t kRowBytes = 4 * 4;  // from block to block
+  static constexpr int64_t kScaleBytes = 4;
+
+  PipelineSpec Spec() const override {
+    PipelineSpec spec;
+    spec.model.program = "cached_both.pt2";
+    spec.model.loaded_program = LoadProgram(PENSTOCK_EXPORTED_FOLDER, spec.model.program, RealFileSystem()).value();
+    spec.cut.balance = GetParam();
+    for (size_t lane = 0; lane < GetParam().size(); ++lane) spec.devices.push_back(lane % 2 == 0 ? "cuda:0" : "cuda:1");
+    spec.schedule = {"1f1b", 1, CheckpointMode::kAlways};
+    spec.optimizer.name = "adamw";
+    spec.loss.name = "mean_squared_error";
+    return spec;
+  }
+
+  struct Inputs {
+    at::Tensor rows = at::randn({kRows, 4});
+    std::vector<at::Tensor> caches = {at::randn({kRows, 5, 4}), at::randn({kRows, 5, 4}), at::randn({kRows, 5, 4})};
+    at::Tensor scale = at::rand({kRows, 1});
+  };
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const TensorSignature& input : hosted_->pipeline().signature().inputs) names.push_back(input.name);
+    return names;
+  }
+  std::vector<std::string> Outputs() const {
+    std::vector<std::string> names;
+    for (const TensorSignature& output : hosted_->pipeline().signature().outputs) names.push_back(output.name);
+    return names;
+  }
+  // Caches from a call before, or from `inputs`.
+  HandleName Call(const Inputs& inputs, const std::optional<HandleName>& before, bool with_reply = false) {
+    InferCall call;
+    const std::vector<std::string> names = Names();
+    call.inputs.push_back({names[0], inputs.rows});
+    for (int i = 0; i < 3; ++i) {
+      InputSource source{names[i + 1], inputs.caches[i]};
+      if (before.has_value()) {
+        source = {names[i + 1], HandleTensor{.handle = *before, .tensor = Outputs()[i + 1]}};
+      }
+      call.inputs.push_back(std::move(source));
+    }
+    call.inputs.push_back({names[4], inputs.scale});
+    call.reply_bytes = with_reply ? std::numeric_limits<int64_t>::max() : 0;
+    absl::StatusOr<Accepted> accepted = hosted_->Infer(Ann(), std::move(call));
+    EXPECT_TRUE(accepted.ok()) << accepted.status();
+    if (!accepted.ok()) return {};
+    if (!batching().has_value()) EXPECT_TRUE(Settled(*accepted->outputs).ok()) << Settled(*accepted->outputs);
+    return *accepted->outputs;
+  }
+  at::Tensor Output(const HandleName& name, int i) { return (*handles_.Pin("ann", name)->tensors())[i].tensor; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Cuts, CachesStay, ::testing::Values(std::vector<int>{3, 2}, std::vector<int>{2, 1, 2}));
+
+TEST_P(CachesStay, AChainCrossesNeitherTheHostNorAnotherDevice) {
+  const Inputs inputs;
+  const auto cuts = static_cast<int64_t>(GetParam().size()) - 1;
+  HandleName last = Call(inputs, std::nullopt);
+  std::vector<c10::Device> where;
+  for (int i = 1; i <= 3; ++i) where.push_back(Output(last, i).device());
+  EXPECT_NE(where[0], where[GetParam().size() == 2 ? 2 : 1]) << "each where its block stands";
+  const int64_t by_host = HostCopyBytes();
+  const int64_t by_devices = DeviceCopyBytes();
+  constexpr int kCalls = 20;
+  for (int call = 0; call < kCalls; ++call) {
+    const HandleName next = Call(inputs, last);
+    ASSERT_TRUE(handles_.Release("ann", last).ok());
+    last = next;
+  }
+  // What each call brings goes from the host, and what blocks hand to blocks goes over each cut; the number of a row is
+  // on the first device, and crosses where the last stage stands on the other one.
+  const int64_t scale = GetParam().size() == 2 ? kScaleBytes : 0;
+  EXPECT_EQ(HostCopyBytes() - by_host, kCalls * kRows * (kRowBytes + kScaleBytes));
+  EXPECT_EQ(DeviceCopyBytes() - by_devices, kCalls * kRows * (cuts * kRowBytes + scale));
+  for (int i = 1; i <= 3; ++i) EXPECT_EQ(Output(last, i).device(), where[i - 1]);
+  HandleName plain = Call(inputs, std::nullopt, /*with_reply=*/true);
+  for (int call = 0; call < kCalls; ++call) {
+    Inputs next = inputs;
+    for (int i = 0; i < 3; ++i) next.caches[i] = Output(plain, i + 1);
+    plain = Call(next, std::nullopt, /*with_reply=*/true);
+  }
+  for (int i = 0; i <= 3; ++i) {
+    EXPECT_TRUE(Output(plain, i).is_cpu());
+    EXPECT_TRUE(at::equal(Output(last, i).cpu(), Output(plain, i))) << i;
+  }
+}
+
+class CachesStayBatched : public CachesStay {
+ protected:
+  std::optional<DynamicBatchingSpec> batching() const override {
+    return DynamicBatchingSpec{.max_rows = 2 * kRows, .max_delay_seconds = 3600};
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Cuts, CachesStayBatched, ::testing::Values(std::vector<int>{2, 1, 2}));
+
+TEST_P(CachesStayBatched, RowsAreJoinedAndPartedWhereTheyAre) {
+  const Inputs one;
+  const Inputs other;
+  const auto both = [&](std::optional<HandleName> first, std::optional<HandleName> second) {
+    std::vector<HandleName> names = {Call(one, first), Call(other, second)};  // the second one makes the batch full
+    for (const HandleName& name : names) EXPECT_TRUE(Settled(name).ok()) << Settled(name);
+    return names;
+  };
+  const std::vector<HandleName> first = both(std::nullopt, std::nullopt);
+  const int64_t by_host = HostCopyBytes();
+  const std::vector<HandleName> second = both(first[0], first[1]);
+  EXPECT_EQ(HostCopyBytes() - by_host, 2 * kRows * (kRowBytes + kScaleBytes));
+  for (int i = 1; i <= 3; ++i) {
+    for (const int call : {0, 1}) {
+      const at::Tensor before = Output(first[call], i);
+      const at::Tensor after = Output(second[call], i);
+      EXPECT_EQ(after.device(), before.device());
+      EXPECT_EQ(after.size(1), 7);
+      EXPECT_TRUE(at::equal(after.narrow(1, 0, 6).cpu(), before.cpu())) << "rows of its own";
+    }
   }
 }
 
