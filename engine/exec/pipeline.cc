@@ -174,6 +174,8 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   if (!request.outputs.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(wanted, MatchNames(signature_.outputs, request.outputs, "outputs"));
   }
+  std::vector<std::vector<Batch>> inputs;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { inputs = InputsByStage(plan_, std::move(scattered.micro_batches)); }));
   const int m = static_cast<int>(scattered.rows.size());
   const SchedulePurpose purpose = rule.has_value() ? SchedulePurpose::kTrainingStep : SchedulePurpose::kContribution;
   PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, rank_.Find(purpose, m));
@@ -186,7 +188,7 @@ absl::StatusOr<RunOutcome> PipelineImpl::Contribute(const ContributionRequest& r
   spec.keep_outputs = !wanted.empty();
   LedRun led = NewRun(std::move(spec), std::move(lists), rule.has_value() ? nullptr : request.cancel);
   Run& run = *led.run;
-  run.inputs = InputsByStage(plan_, std::move(scattered.micro_batches));
+  run.inputs = std::move(inputs);
   run.losses = std::move(loss.losses);
   run.own_loss = request.loss;
   led.open = ranks_.Lead(led.run, led.leader);

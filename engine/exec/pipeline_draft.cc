@@ -292,6 +292,10 @@ absl::StatusOr<Draft> CheckSpecification(const PipelineSpec& spec, const Pipelin
       .handed = {.inputs = shapes.front().layer->HandedInputs(), .outputs = shapes.back().layer->HandedOutputs()},
       .settings = {.build = draft.build, .autocast = spec.model.autocast},
       .limits = spec.limits};
+  if (draft.loss != nullptr && !draft.signature.outputs.empty()) {  // the last stage needs its output
+    PENSTOCK_ASSIGN_OR_RETURN(const int output, LossOutput(spec.loss, draft.signature.outputs, "spec.loss"));
+    std::erase_if(draft.request.handed.outputs, [&](const HandedValue& value) { return value.position == output; });
+  }
   // Values of other processes' stages come from the leader by way of the first stage and the last one.
   if (MayBeElsewhere(draft.request)) draft.request.handed = {};
   return draft;

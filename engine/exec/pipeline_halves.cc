@@ -123,6 +123,8 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   PENSTOCK_RETURN_IF_ERROR(CheckHasRows(ordered, request.inputs, "inputs"));
   PENSTOCK_ASSIGN_OR_RETURN(ScatteredBatch scattered, ScatterInputs(ordered, request.micro_batches));
   std::vector<Graph::Input> inputs = InputsOfGraph(ordered, scattered.micro_batches);
+  std::vector<std::vector<Batch>> by_stage;
+  PENSTOCK_RETURN_IF_ERROR(RunTorch([&] { by_stage = InputsByStage(plan_, std::move(scattered.micro_batches)); }));
   const int m = static_cast<int>(scattered.rows.size());
   PENSTOCK_ASSIGN_OR_RETURN(ListsOfRun lists, rank_.Find(SchedulePurpose::kForwardOnly, m));
   PENSTOCK_ASSIGN_OR_RETURN(const ListsOfRun backward, rank_.Find(SchedulePurpose::kBackwardOnly, m));
@@ -136,7 +138,7 @@ absl::StatusOr<ForwardOutcome> PipelineImpl::Forward(ForwardRequest request) {
   spec.input_gradients = request.input_gradients;
   LedRun led = NewRun(std::move(spec), std::move(lists), request.cancel);
   const std::shared_ptr<Run>& run = led.run;
-  run->inputs = InputsByStage(plan_, std::move(scattered.micro_batches));
+  run->inputs = std::move(by_stage);
   run->results_stay = request.outputs_stay;
   std::shared_ptr<const void> elsewhere = ranks_.KeepGraph(run->spec.id);
   led.open = ranks_.Lead(run, led.leader);

@@ -152,11 +152,12 @@ std::vector<StraightValue> StraightOf(const std::vector<HandedValue>& handed, co
   return straight;
 }
 
+bool Has(const std::vector<HandedValue>& handed, const SkipName& name) {
+  return std::any_of(handed.begin(), handed.end(), [&](const HandedValue& value) { return value.name == name; });
+}
+
 bool GoesStraight(const PlanRequest& request, const SkipName& name) {
-  const auto is_it = [&](const HandedValue& value) { return value.name == name; };
-  const HandedValues& handed = request.handed;
-  return std::any_of(handed.inputs.begin(), handed.inputs.end(), is_it) ||
-         std::any_of(handed.outputs.begin(), handed.outputs.end(), is_it);
+  return Has(request.handed.inputs, name) || Has(request.handed.outputs, name);
 }
 
 PartitionInput InputOf(const PlanRequest& request, const std::vector<LayerProfile>& profile,
@@ -235,7 +236,9 @@ std::vector<SkipRoute> RoutesOf(const PlanRequest& request, const std::vector<La
     for (const LayerProfile& layer : profile) {
       for (const SkipName& name : route.names) {
         const auto known = layer.skip_bytes.find(name);
-        if (known != layer.skip_bytes.end() && !GoesStraight(request, name)) route.bytes += known->second;
+        if (known == layer.skip_bytes.end()) continue;
+        if (!GoesStraight(request, name)) route.bytes += known->second;
+        if (Has(request.handed.inputs, name)) route.held_bytes += known->second;
       }
     }
   }

@@ -122,7 +122,9 @@ std::vector<StageBytes> BytesOf(const Plan& plan) {
                       .input = stage.input_bytes,
                       .undo = stage.undo_bytes});
   }
-  for (const SkipRoute& route : plan.skips) stages[route.edge.to].input -= route.bytes;  // counted by itself
+  for (const SkipRoute& route : plan.skips) {  // counted by themselves
+    stages[route.edge.to].input -= route.bytes + route.held_bytes;
+  }
   return stages;
 }
 
@@ -150,7 +152,7 @@ std::vector<BufferBytes> LaneMemory(const Schedule& lists, const Simulation& sim
     for (int mb = 0; mb < lists.micro_batches; ++mb) {
       const Ends& from = lifetimes.Of(route.edge.from, mb);
       const Ends& to = lifetimes.Of(route.edge.to, mb);
-      inputs[lane_of[route.edge.to]].Add(from.forward, to.last, route.bytes);
+      inputs[lane_of[route.edge.to]].Add(from.forward, to.last, route.bytes + route.held_bytes);
       gradients[lane_of[route.edge.from]].Add(to.input_gradient, from.input_gradient, route.bytes);
     }
   }

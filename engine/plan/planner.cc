@@ -61,7 +61,7 @@ void AddSkips(const PlanRequest& request, const std::vector<LayerProfile>& profi
   plan.skips = RoutesOf(request, profile, FirstLayers(plan));
   for (const SkipRoute& route : plan.skips) {
     const auto append = [](std::string* out, const SkipName& name) { out->append(SkipText(name)); };
-    plan.stages[route.edge.to].input_bytes += route.bytes;
+    plan.stages[route.edge.to].input_bytes += route.bytes + route.held_bytes;
     AddStraight(route, plan);
     std::vector<SkipName> names = route.names;
     for (size_t i = names.size(); i-- > 0;) {

@@ -27,6 +27,7 @@ struct SkipRoute {
   std::vector<SkipName> names;              // in the order in which they are stashed
   int64_t bytes = 0;                        // of one micro-batch, without what goes straight; 0 if nothing was measured
   std::vector<StraightValue> inputs = {};   // that come to the later stage from the caller
+  int64_t held_bytes = 0;                   // of those, of one micro-batch, at the later stage
   std::vector<StraightValue> outputs = {};  // that leave the earlier one to the caller
 
   bool operator==(const SkipRoute&) const = default;

@@ -47,23 +47,37 @@ Value ToValue(const c10::IValue& value) {
   return {};
 }
 
-// What every mode that has such a skip hands on alike.
-std::vector<HandedValue> HandedInAllModes(const std::vector<GraphPart::Named>& skips,
-                                          const std::vector<GraphPart::Handed>& handed) {
-  std::set<std::pair<std::string, int>> all;
-  for (const GraphPart::Handed& of_mode : handed) all.insert(of_mode.begin(), of_mode.end());
-  std::vector<HandedValue> found;
-  for (const auto& one : all) {
-    bool alike = true;
-    for (size_t mode = 0; mode < skips.size(); ++mode) {
-      const auto& own = skips[mode];
-      const bool has = std::any_of(own.begin(), own.end(), [&](const auto& skip) { return skip.first == one.first; });
-      const bool same = std::find(handed[mode].begin(), handed[mode].end(), one) != handed[mode].end();
-      alike = alike && (same || !has);
-    }
-    if (alike) found.push_back({.name = {.skip_namespace = "", .name = one.first}, .position = one.second});
+std::vector<HandedValue> AsSkips(const std::set<std::pair<std::string, int>>& handed) {
+  std::vector<HandedValue> skips;
+  for (const auto& [name, position] : handed) {
+    skips.push_back({.name = {.skip_namespace = "", .name = name}, .position = position});
   }
-  return found;
+  return skips;
+}
+
+// Routes are the same for both modes. Where one of them uses an input elsewhere, or not at all, none hands it on.
+std::vector<HandedValue> InputsHanded(const GraphPart& one, const GraphPart& other) {
+  std::set<std::pair<std::string, int>> handed;
+  for (const auto& input : one.handed_inputs) {
+    const GraphPart::Handed& others = other.handed_inputs;
+    if (std::find(others.begin(), others.end(), input) != others.end()) handed.insert(input);
+  }
+  return AsSkips(handed);
+}
+
+// An output may leave from one stage in one mode and from another in the other: there is None of it elsewhere. But no
+// skip may be one in one mode and more than that in the other.
+std::vector<HandedValue> OutputsHanded(const GraphPart& one, const GraphPart& other) {
+  std::set<std::pair<std::string, int>> handed;
+  for (const auto& [mode, beside] : {std::pair(&one, &other), std::pair(&other, &one)}) {
+    for (const auto& output : mode->handed_outputs) {
+      const bool has = std::any_of(beside->pops.begin(), beside->pops.end(),
+                                   [&](const auto& skip) { return skip.first == output.first; });
+      const auto& others = beside->handed_outputs;
+      if (!has || std::find(others.begin(), others.end(), output) != others.end()) handed.insert(output);
+    }
+  }
+  return AsSkips(handed);
 }
 
 // What LibTorch said, with the node that said it. A fault of the machine stays what it is.
@@ -96,10 +110,8 @@ absl::Status GraphLayer::Build(const GraphLayerRequest& request) {
   }
   const GraphPart& evaluation = *request.evaluation.part;
   const GraphPart& training = *request.training.part;
-  handed_inputs_ =
-      HandedInAllModes({evaluation.stashes, training.stashes}, {evaluation.handed_inputs, training.handed_inputs});
-  handed_outputs_ =
-      HandedInAllModes({evaluation.pops, training.pops}, {evaluation.handed_outputs, training.handed_outputs});
+  handed_inputs_ = InputsHanded(evaluation, training);
+  handed_outputs_ = OutputsHanded(evaluation, training);
   for (const std::string& name : stash_names_) DeclareStash(name);
   for (const std::string& name : pop_names_) DeclarePop(name);
   Describe(request);

@@ -75,15 +75,26 @@ Ways WaysThroughParts(const ResolvedGraph& graph, const std::vector<int>& part_o
   return ways;
 }
 
-// Something must go from each part to the next. Where nothing does, the value that was made last and is needed later
-// takes the way through both.
-void BridgeGaps(const ResolvedGraph& graph, int parts, Ways& ways) {
-  std::vector<bool> bridged(parts, false);
-  for (const auto& [value, way] : ways) {
-    for (const int part : way) bridged[part] = bridged[part] || way.count(part + 1) != 0;
+// By value: not a number that stands for a size.
+std::vector<bool> AreTensors(const ResolvedGraph& graph) {
+  std::vector<bool> are(graph.graph->values.size(), true);
+  for (const OperatorCall& call : graph.calls) {
+    if (call.kind() != OperatorKind::kSymbol) continue;
+    for (const ProgramValueIndex value : call.outputs()) are[value] = false;
   }
+  return are;
+}
+
+// A tensor must go from each part to the next. Where none does, the one that was made last and is needed later takes the
+// way through both.
+void BridgeGaps(const ResolvedGraph& graph, int parts, const std::vector<bool>& tensors, Ways& ways) {
+  std::vector<bool> bridged(parts, false);
   std::vector<std::vector<ProgramValueIndex>> come(parts);  // by the part where the way begins
-  for (const auto& [value, way] : ways) come[*way.begin()].push_back(value);
+  for (const auto& [value, way] : ways) {
+    if (!tensors[value]) continue;
+    for (const int part : way) bridged[part] = bridged[part] || way.count(part + 1) != 0;
+    come[*way.begin()].push_back(value);
+  }
   std::set<ProgramValueIndex> under_way;
   for (int p = 0; p + 1 < parts; ++p) {
     under_way.insert(come[p].begin(), come[p].end());
@@ -141,8 +152,9 @@ Handed FindHanded(const ResolvedGraph& graph, const std::vector<int>& part_of) {
 }
 
 // What each part gives and takes, as the ways say. A value that the first part or the last one only hands on is a skip
-// even between neighbours, unless nothing else would go from one to the other.
-void AddHandOvers(const ResolvedGraph& graph, const Ways& ways, const Handed& handed, std::vector<GraphPart>& parts) {
+// even between neighbours, unless no other tensor would go from one to the other.
+void AddHandOvers(const ResolvedGraph& graph, const Ways& ways, const Handed& handed, const std::vector<bool>& tensors,
+                  std::vector<GraphPart>& parts) {
   const int last = static_cast<int>(parts.size()) - 1;
   const auto comes_in = [&](ProgramValueIndex value, int from) { return from == 0 && handed.inputs.count(value) != 0; };
   const auto goes_out = [&](ProgramValueIndex value, int to) { return to == last && handed.outputs.count(value) != 0; };
@@ -150,7 +162,7 @@ void AddHandOvers(const ResolvedGraph& graph, const Ways& ways, const Handed& ha
   for (const auto& [value, way] : ways) {
     for (const int part : way) {
       const bool by_hand = comes_in(value, part) || goes_out(value, part + 1);
-      if (way.count(part + 1) != 0 && !by_hand) bridged[part] = true;
+      if (way.count(part + 1) != 0 && !by_hand && tensors[value]) bridged[part] = true;
     }
   }
   for (const auto& [value, way] : ways) {
@@ -162,7 +174,7 @@ void AddHandOvers(const ResolvedGraph& graph, const Ways& ways, const Handed& ha
       if (to == from + 1 && !((in || out) && bridged[from])) {
         parts[from].leaves.push_back(value);
         parts[to].arrivals.push_back(value);
-        bridged[from] = true;
+        bridged[from] = bridged[from] || tensors[value];
         continue;
       }
       const std::string name = absl::StrCat(graph.graph->values[value], "@", from, "-", to);
@@ -277,8 +289,9 @@ std::vector<GraphPart> CutGraph(const ResolvedGraph& graph, const std::vector<in
   }
   const std::vector<int> part_of = PartOfEachCall(parts);
   Ways ways = WaysThroughParts(graph, part_of, owners);
-  BridgeGaps(graph, static_cast<int>(parts.size()), ways);
-  AddHandOvers(graph, ways, FindHanded(graph, part_of), parts);
+  const std::vector<bool> tensors = AreTensors(graph);
+  BridgeGaps(graph, static_cast<int>(parts.size()), tensors, ways);
+  AddHandOvers(graph, ways, FindHanded(graph, part_of), tensors, parts);
   for (GraphPart& part : parts) FindCopied(graph, part);
   return parts;
 }

@@ -123,7 +123,7 @@ int64_t ByteSize(const Batch& batch) {
     const at::Tensor* tensor = value.any_tensor();
     if (tensor == nullptr) {
       bytes += ByteSize(Batch(value).AllTensors());
-    } else if (tensor->defined()) {
+    } else if (tensor->defined() && !tensor->is_meta()) {
       bytes += static_cast<int64_t>(tensor->nbytes());
     }
   }

@@ -110,6 +110,9 @@ def main():
     past = Dim("past", min=0, max=64)
     cached = (torch.randn(4, 4), [torch.randn(4, 5, 4) for _ in range(3)], torch.rand(4, 1))
     make("cached", small_models.Cached(), cached, ({0: batch}, [{0: batch, 1: past}] * 3, {0: batch}), ("both",))
+    two = (torch.randn(4, 4), torch.randn(4, 4))
+    make("two_ways", small_models.TwoWays(), two, ({0: batch},) * 2, ("both",))
+    make("towers", small_models.Towers(), two, ({0: batch},) * 2, ("both",))
     penstock.export(
         small_models.Simple(),
         (torch.ones(2, 16, dtype=torch.int32), torch.ones(2, 16, dtype=torch.int32)),

@@ -269,6 +269,36 @@ class Cached(nn.Module):
         return {"values": self.head(x * scale), "cache": made}
 
 
+class TwoWays(nn.Module):
+    """An input that training uses earlier than evaluation does."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(4, 4)
+        self.blocks = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+
+    def forward(self, rows, noise):
+        x = torch.tanh(self.stem(rows))
+        first, second, third = self.blocks
+        x = torch.tanh(first(x + noise if self.training else x))
+        return third(torch.tanh(second(x)) + noise)
+
+
+class Towers(nn.Module):
+    """Two inputs that meet at the end; what comes first gives the second only its number of rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.left = nn.Linear(4, 4)
+        self.right = nn.Linear(4, 4)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, left, right):
+        rows = left.shape[0]
+        one = torch.tanh(self.left(left))
+        return self.head(torch.cat((one, self.right(right).view(rows, 4)), -1))
+
+
 class Simple(nn.Module):
     """The model of other servers' examples, by their names: whole numbers, nothing to learn."""
 

@@ -66,6 +66,14 @@ inline std::vector<ProgramExample> ProgramExamples(int64_t rows) {
            "mean_squared_error",
            {{"rows", at::randn({rows, 4})}, {"scale", at::rand({})}},
            at::randn({rows, 3})},
+          {"two_ways_both.pt2",
+           "mean_squared_error",
+           {{"rows", at::randn({rows, 4})}, {"noise", at::randn({rows, 4})}},
+           at::randn({rows, 4})},
+          {"towers_both.pt2",
+           "mean_squared_error",
+           {{"left", at::randn({rows, 4})}, {"right", at::randn({rows, 4})}},
+           at::randn({rows, 3})},
           CachedExample(rows)};
 }
 
