@@ -3,7 +3,7 @@
 # gRPC nor the tools to build: two programs, the CUDA module, the GPU tests and benchmark, the shared libraries that
 # they load but for LibTorch's and the base system's, and the Python client.
 #
-#   tests/gpu/bundle.sh OUT [--build build/release] [--python 3.12]    some 25 MB; --python: the version there
+#   tests/gpu/bundle.sh OUT [--build build/release] [--python 3.12]    some 50 MB; --python: the version there
 #   OUT/run.sh OUT                                                     there
 set -euo pipefail
 

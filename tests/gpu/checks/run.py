@@ -108,7 +108,7 @@ def main() -> int:
         else:
             outcome, why = run(check, library_path(options.bundle, torch), log, limit)
         results.append({"check": check.name, "outcome": outcome, "why": why, "seconds": round(time.monotonic() - begin, 1)})
-        print(f"{check.name:<12} {outcome:<8} {results[-1]['seconds']:6.1f} s  {why}", flush=True)
+        print(f"{check.name:<14} {outcome:<8} {results[-1]['seconds']:6.1f} s  {why}", flush=True)
     (options.out / "report.json").write_text(json.dumps(results, indent=1) + "\n")
     with open(options.out / "report.txt", "w") as report:
         for result in results:
