@@ -1,19 +1,15 @@
 #!/usr/bin/env bash
-# Builds the CUDA runtime that stands in, and a driver and a compiler of kernels that nobody calls. Each function that LibTorch
-# names, and that is not in these files, says its name and ends the process.
+# Links the CUDA runtime that stands in, its driver, and a compiler of kernels that nobody calls. Each function that LibTorch
+# names, and that is not in the objects, says its name and ends the process.
 #
-# Usage: runtime.sh COMPILER TORCH-LIB OUT-FOLDER HEADERS...      the folders with CUDA's headers
+# Usage: runtime.sh COMPILER TORCH-LIB OUT-FOLDER DRIVER RUNTIME      the last two are objects of cuda_driver.cc, cuda_runtime.cc
 set -euo pipefail
-compiler="$1" torch="$2" out="$3"
-shift 3
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+compiler="$1" torch="$2" out="$3" driver="$4" runtime="$5"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
 build() { "$compiler" -std=c++20 -O1 -fPIC "$@"; }
-build "${@/#/-isystem}" -c -o "$work/runtime.o" "$here/cuda_runtime.cc"
-build -c -o "$work/driver.o" "$here/cuda_driver.cc"
-nm --defined-only "$work"/*.o | awk '$2 == "T" { print $3 }' | sort -u >"$work/there"
+nm --defined-only "$driver" "$runtime" | awk '$2 == "T" { print $3 }' | sort -u >"$work/there"
 asked() { nm -D --undefined-only "$torch"/*.so* 2>/dev/null | sed -En "s/^ *U ($1)\$/\\1/p" | sed 's/@.*//' | sort -u; }
 missing() {
   asked "$1" | comm -23 - "$work/there" | awk '
@@ -27,6 +23,6 @@ missing 'cu[A-Z][A-Za-z]*' >"$work/driver.cc"
 missing 'nvrtc[A-Za-z]*' >"$work/kernels.cc"
 echo 'libcudart.so.13 { *; };' >"$work/versions"
 build -shared -Wl,-soname,libcudart.so.13 "-Wl,--version-script=$work/versions" -o "$out/libcudart.so.13" \
-  "$work/runtime.o" "$work/runtime.cc"
-build -shared -Wl,-soname,libcuda.so.1 -o "$out/libcuda.so.1" "$work/driver.o" "$work/driver.cc"
+  "$runtime" "$work/runtime.cc"
+build -shared -Wl,-soname,libcuda.so.1 -o "$out/libcuda.so.1" "$driver" "$work/driver.cc"
 build -shared -Wl,-soname,libnvrtc.so.13 -o "$out/libnvrtc.so.13" "$work/kernels.cc"
