@@ -119,6 +119,8 @@ absl::Status PipelineTable::Recover(std::function<void()> done) {
       entry.create_time = absl::FromUnixNanos(row.create_unix_nanos);
       // Only lists show it; where it can't be read, Load() says so.
       if (auto recipe = RecipeOf(row); recipe.ok()) entry.spec = *std::move(recipe->asked);
+      // Its checkpoints count as its owner's, whether they can be read or not.
+      builder_.options().checkpoints->FolderOf(row.name, row.owner).status().IgnoreError();
       absl::MutexLock lock(&mu_);
       SetState(entry, PipelineEntry::State::kUnloaded);
       entries_.emplace(row.name, std::move(entry));

@@ -188,8 +188,9 @@ absl::StatusOr<PipelineRecipe> PipelineTable::RecipeAgain(const PipelineEntry& e
   return recipe;
 }
 
-void PipelineTable::EndBuild(const std::string& name, absl::StatusOr<std::shared_ptr<ServedPipeline>> made,
-                             PipelineRecipe recipe) {
+PipelineEntry PipelineTable::EndBuild(const std::string& name, absl::StatusOr<std::shared_ptr<ServedPipeline>> made,
+                                      PipelineRecipe recipe) {
+  PipelineEntry ended;
   std::shared_ptr<ServedPipeline> unwanted;
   std::function<void()> deletion;
   {
@@ -218,6 +219,10 @@ void PipelineTable::EndBuild(const std::string& name, absl::StatusOr<std::shared
       const bool waits = AwaitsGroup(made.status()) || (reforming && draining_);
       SetState(entry, waits ? PipelineEntry::State::kReforming : PipelineEntry::State::kFailed);
     }
+    if (loading) {
+      creating_.erase(name);
+      ended = entry;
+    }
   }
   if (!made.ok() && !IsDraining()) {
     const bool waits = AwaitsGroup(made.status());
@@ -235,6 +240,7 @@ void PipelineTable::EndBuild(const std::string& name, absl::StatusOr<std::shared
   if (deletion) deletion();
   LookForLoss(name);
   ReformIfDue(name);
+  return ended;
 }
 
 // A rank may have been lost while it was made, when there was nothing to stop yet.

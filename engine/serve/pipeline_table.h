@@ -233,8 +233,7 @@ class PipelineTable {
   // An unload, whose end is on the thread of deletions, and a load, on that of creations.
   struct UnloadJob;
   struct LoadJob;
-  absl::Status BeginUnload(const std::string& name, std::optional<Standing>* standing,
-                           std::shared_ptr<ServedPipeline>* pipeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status BeginUnload(UnloadJob& job, std::optional<Standing>* standing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UnloadNow(UnloadJob& job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RecordUnload(const UnloadJob& job) const;
   void KeepLoaded(const UnloadJob& job, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
@@ -242,7 +241,7 @@ class PipelineTable {
                          std::optional<Standing>* standing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LoadNow(const LoadJob& job, Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status RecordLoad(const LoadJob& job) const;
-  void AnswerLoad(const LoadJob& job, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  void AnswerLoad(const LoadJob& job, const absl::Status& status, PipelineEntry entry) ABSL_LOCKS_EXCLUDED(mu_);
   // Of the build of that number; on the thread of deletions.
   void DestroyUnusedWeights(const std::string& name, uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
   // A pipeline of the journal, made again from `recipe`, which is filled in.
@@ -291,8 +290,9 @@ class PipelineTable {
   void ReformNow(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<PipelineRecipe> RecipeAgain(const PipelineEntry& entry) ABSL_LOCKS_EXCLUDED(mu_);
   // Of one that was made again, or was to be.
-  void EndBuild(const std::string& name, absl::StatusOr<std::shared_ptr<ServedPipeline>> made, PipelineRecipe recipe)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Of a load: returns the pipeline as it stood then; nobody joins the load from then on.
+  PipelineEntry EndBuild(const std::string& name, absl::StatusOr<std::shared_ptr<ServedPipeline>> made,
+                         PipelineRecipe recipe) ABSL_LOCKS_EXCLUDED(mu_);
   void LookForLoss(const std::string& name) ABSL_LOCKS_EXCLUDED(mu_);
   bool IsDeleting(const std::string& name) const ABSL_LOCKS_EXCLUDED(mu_);
   // Makes the pipeline durable, and that the request for it has been met.

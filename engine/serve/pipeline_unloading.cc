@@ -73,11 +73,8 @@ void PipelineTable::Unload(CallContext context, std::string name, UpdateCallback
   const auto job = std::make_shared<UnloadJob>(UnloadJob{.name = name,
                                                          .key = {context.caller, "UnloadPipeline", context.request_id},
                                                          .payload_digest = context.payload_digest});
-  const Start start = [&](std::optional<Standing>* standing) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
-    PENSTOCK_RETURN_IF_ERROR(BeginUnload(name, standing, &job->pipeline));
-    job->life = entries_.at(name).life;
-    return absl::OkStatus();
-  };
+  const Start start = [&](std::optional<Standing>* standing)
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status { return BeginUnload(*job, standing); };
   const absl::StatusOr<bool> met = MetBefore(job->key, context.payload_digest);
   if (!met.ok()) return done(met.status());
   if (*met) return done(Get(name));
@@ -95,8 +92,8 @@ void PipelineTable::Unload(CallContext context, std::string name, UpdateCallback
   if (!begun.ok()) KeepLoaded(*job, begun);
 }
 
-absl::Status PipelineTable::BeginUnload(const std::string& name, std::optional<Standing>* standing,
-                                        std::shared_ptr<ServedPipeline>* pipeline) {
+absl::Status PipelineTable::BeginUnload(UnloadJob& job, std::optional<Standing>* standing) {
+  const std::string& name = job.name;
   if (draining_) return TableDraining();
   const auto found = entries_.find(name);
   if (found == entries_.end()) return PipelineNotFound(name);
@@ -110,8 +107,9 @@ absl::Status PipelineTable::BeginUnload(const std::string& name, std::optional<S
   PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry now, BeginChange(name));
   makings_[name].updating = false;  // its state keeps others away
   if (const absl::Status kept = CheckKept(*now.pipeline); !kept.ok()) return WithValue(kept, "pipeline", name);
+  job.life = now.life;
+  job.pipeline = std::move(now.pipeline);
   creating_.emplace(name, nullptr);  // Begin() sets it
-  *pipeline = std::move(now.pipeline);
   SetState(entry, PipelineEntry::State::kUnloading);
   return absl::OkStatus();
 }
@@ -120,8 +118,14 @@ void PipelineTable::UnloadNow(UnloadJob& job) {
   const std::string& name = job.name;
   absl::Status status = job.saved;
   if (status.ok()) status = job.pipeline->pipeline().health();  // the last call may have broken it
-  if (status.ok()) status = CheckKept(*job.pipeline);
-  if (status.ok()) status = Guarded("the record of an unload", [&] { return RecordUnload(job); });
+  OptimizerSpec optimizer;
+  if (status.ok()) {
+    status = Guarded("the record of an unload", [&]() -> absl::Status {
+      PENSTOCK_RETURN_IF_ERROR(CheckKept(*job.pipeline));
+      optimizer = job.pipeline->pipeline().optimizer();
+      return RecordUnload(job);
+    });
+  }
   if (!status.ok()) return KeepLoaded(job, status);
   Guarded("the end of an unloaded pipeline", [&] { job.pipeline->StopUnloaded(); }).IgnoreError();
   Guarded("the metrics of an unloaded pipeline", [&] { RemoveMetrics(*job.pipeline); }).IgnoreError();
@@ -130,22 +134,22 @@ void PipelineTable::UnloadNow(UnloadJob& job) {
   {
     absl::MutexLock lock(&mu_);
     PipelineEntry& entry = entries_.at(name);
-    entry.spec.optimizer = job.pipeline->pipeline().optimizer();
+    entry.spec.optimizer = std::move(optimizer);
     listed = std::exchange(entry.pipeline, nullptr);
   }
-  const std::string step = absl::StrCat(listed->pipeline().step());
+  const int64_t step = listed->pipeline().step();
   listed = nullptr;
   job.pipeline = nullptr;
-  PipelineEntry answer;
+  absl::StatusOr<PipelineEntry> answer;
   {
     absl::MutexLock lock(&mu_);
     PipelineEntry& entry = entries_.at(name);
     SetState(entry, PipelineEntry::State::kUnloaded);
     creating_.erase(name);
-    answer = entry;
+    answer = Guarded("the answer of an unload", [&]() -> absl::StatusOr<PipelineEntry> { return entry; });
   }
   Guarded("the log of an unload", [&] {
-    LogInfo("pipeline unloaded", {{"pipeline", name}, {"step", step}});
+    LogInfo("pipeline unloaded", {{"pipeline", name}, {"step", absl::StrCat(step)}});
   }).IgnoreError();
   Answer(job.key, job.join, std::move(answer));
 }
@@ -190,13 +194,13 @@ void PipelineTable::Load(CallContext context, std::string name, UpdateCallback d
   if (job->join == nullptr) return;
   const absl::Status posted = Guarded("a load", [&] {
     creations_.Post([this, job, planning] {
-      creations_.HoldTurn(absl::InfiniteDuration());
+      creations_.HoldTurn(absl::Seconds(kAgainSeconds));
       LoadNow(*job, planning.get());
+      creations_.HoldTurn(absl::InfiniteDuration());
     });
   });
   if (posted.ok()) return;
-  EndBuild(name, posted, {});
-  AnswerLoad(*job, posted);
+  AnswerLoad(*job, posted, EndBuild(name, posted, {}));
 }
 
 absl::Status PipelineTable::BeginLoad(const std::string& name, const std::shared_ptr<Planning>& planning,
@@ -255,13 +259,14 @@ void PipelineTable::LoadNow(const LoadJob& job, Planning* planning) {
   absl::Status status = made.status();
   if (status.ok()) status = Guarded("the record of a load", [&] { return RecordLoad(job); });
   if (made.ok() && !status.ok()) {
-    (*made)->Stop();
-    RemoveMetrics(**made);
+    Guarded("the end of a load that is not recorded", [&] {
+      (*made)->Stop();
+      RemoveMetrics(**made);
+    }).IgnoreError();
     made = status;
   }
   if (!status.ok() && IsDraining()) status = TableDraining();  // it was cut short
-  EndBuild(job.name, std::move(made), std::move(recipe));
-  AnswerLoad(job, status);
+  AnswerLoad(job, status, EndBuild(job.name, std::move(made), std::move(recipe)));
 }
 
 absl::Status PipelineTable::RecordLoad(const LoadJob& job) const {
@@ -271,17 +276,9 @@ absl::Status PipelineTable::RecordLoad(const LoadJob& job) const {
   return journal_->Write(change);
 }
 
-void PipelineTable::AnswerLoad(const LoadJob& job, const absl::Status& status) {
-  PipelineEntry entry;
-  {
-    absl::MutexLock lock(&mu_);
-    creating_.erase(job.name);
-    entry = entries_.at(job.name);
-  }
+void PipelineTable::AnswerLoad(const LoadJob& job, const absl::Status& status, PipelineEntry entry) {
   if (status.ok()) {
-    Guarded("the log of a load", [&] {
-      LogInfo("pipeline loaded", {{"pipeline", job.name}, {"step", absl::StrCat(entry.pipeline->pipeline().step())}});
-    }).IgnoreError();
+    Guarded("the log of a load", [&] { LogInfo("pipeline loaded", {{"pipeline", job.name}}); }).IgnoreError();
     return Answer(job.key, job.join, std::move(entry));
   }
   Answer(job.key, job.join, WithValue(status, "pipeline", job.name));

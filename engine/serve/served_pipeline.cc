@@ -251,7 +251,9 @@ void ServedPipeline::DrainAs(State state, bool force, std::function<void()> done
     absl::MutexLock lock(&calls_.mu);
     if (force) cancelled = calls_.Waiting();    // what may fail comes first
     calls_.drained.push_back(std::move(done));  // the same
-    if (calls_.state == State::kReady) calls_.state = state;
+    // A drain may be given up, and must not take this end with it.
+    const bool overtaken = calls_.state == State::kDraining && state == State::kUnloading;
+    if (calls_.state == State::kReady || overtaken) calls_.state = state;
     calls_.inference.SetHurry(true);
     cancellation_.RemoveQueued(calls_, cancelled);
   }
