@@ -47,8 +47,11 @@ class RankFailure : public ::testing::Test {
     };
     return MakeOver(group_, spec, ranks, std::move(options));
   }
+  // The ranks that were told to be lost, once one is: runs may fail before it is told.
   std::vector<int> Lost() {
     absl::MutexLock lock(&mu_);
+    const auto told = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !lost_.empty(); };
+    mu_.AwaitWithTimeout(absl::Condition(&told), absl::Seconds(60));
     return lost_;
   }
   static void ExpectLost(Pipeline& pipeline) {
