@@ -42,6 +42,7 @@
 #include "server/api_services.h"
 #include "server/audit/audit_log.h"
 #include "server/credential_files.h"
+#include "server/device_descriptions.h"
 #include "server/drain_calls.h"
 #include "server/folder_checks.h"
 #include "server/http/http_server.h"
@@ -315,12 +316,7 @@ class Daemon::Parts {
   void OpenPipelines() {
     registry_.server().SetBuild(
         {.version = PENSTOCK_VERSION, .commit = "", .cuda = "", .torch = PENSTOCK_TORCH_VERSION});
-    std::vector<DeviceDescription> devices;
-    for (const Device& device : devices_->devices()) {
-      const int64_t limit = device.memory_limit_bytes;
-      devices.push_back({.name = device.name, .memory_limit_bytes = limit > 0 ? limit : MachineMemoryBytes()});
-    }
-    registry_.server().SetDevices(std::move(devices));
+    registry_.server().SetDevices(DescribeDevices(devices_->devices(), Rank(0)));
     models_ = std::make_unique<ModelRoot>(
         ModelRoot::Options{.files = RealFileSystem(),
                            .root = options_.model_root,

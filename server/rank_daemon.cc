@@ -18,6 +18,7 @@
 #include "engine/exec/device_pool.h"
 #include "engine/observe/metrics_registry.h"
 #include "engine/serve/pipeline_metrics.h"
+#include "server/device_descriptions.h"
 #include "server/http/http_server.h"
 #include "server/liveness.h"
 #include "server/metrics/metrics_page.h"
@@ -62,7 +63,7 @@ class RankDaemon::Parts {
                                                 [this](bool live) { live_ = live; });
     registry_.server().SetBuild(
         {.version = PENSTOCK_VERSION, .commit = "", .cuda = "", .torch = PENSTOCK_TORCH_VERSION});
-    registry_.server().SetDevices(DescribeDevices());
+    registry_.server().SetDevices(DescribeDevices(devices_->devices(), options_.ranks.rank));
     if (!options_.metrics_listen.empty()) {
       PENSTOCK_ASSIGN_OR_RETURN(http_, HttpServer::Create(options_.metrics_listen, "--metrics-listen",
                                                           [pages = Probes()](const HttpRequest& request) {
@@ -129,17 +130,6 @@ class RankDaemon::Parts {
     };
     rank.stages.send_timeout_nanos = absl::ToInt64Nanoseconds(kRankSendTimeout);
     rank_ = std::make_unique<FollowingRank>(std::move(rank), timers_.get());
-  }
-
-  // By the names that lanes on them have.
-  std::vector<DeviceDescription> DescribeDevices() const {
-    std::vector<DeviceDescription> described;
-    for (const Device& device : devices_->devices()) {
-      const int64_t limit = device.memory_limit_bytes;
-      described.push_back({.name = NameOnRank(options_.ranks.rank, device.name),
-                           .memory_limit_bytes = limit > 0 ? limit : MachineMemoryBytes()});
-    }
-    return described;
   }
 
   // A rank is ready while it has a leader: it has no model of its own to load, and takes what the leader gives it.

@@ -246,7 +246,8 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "percentunit",
                 [
                     (
-                        f"1 - sum by (instance, device) (penstock_device_memory_bytes{{{S}}}) / "
+                        f'1 - (max by (instance, device) (penstock_device_allocator_bytes{{{D}, use="allocated"}}) or '
+                        f"sum by (instance, device) (penstock_device_memory_bytes{{{S}}})) / "
                         f"sum by (instance, device) (penstock_device_memory_limit_bytes{{{D}}})",
                         "{{instance}} {{device}}",
                     )

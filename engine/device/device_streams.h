@@ -51,6 +51,7 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;             // for everybody on the device
   int64_t allocated_bytes = -1;       // by tensors of this process
+  int64_t reserved_bytes = -1;        // by this process: those, and what its allocator keeps for reuse
   int64_t peak_allocated_bytes = -1;  // since ResetPeak()
 };
 

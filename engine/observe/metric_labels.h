@@ -20,6 +20,9 @@ enum class MemoryKind { kWeights, kGradients, kOptimizer, kStash, kBuffers, kUnd
 inline constexpr std::array<std::string_view, 6> kMemoryKindNames = {"weights", "gradients", "optimizer",
                                                                      "stash",   "buffers",   "undo"};
 
+// Of what an accelerator's allocator has taken: given to tensors, or kept for the next ones.
+inline constexpr std::array<std::string_view, 2> kAllocatorUseNames = {"allocated", "cached"};
+
 enum class LinkKind { kActivation, kGradient };
 inline constexpr std::array<std::string_view, 2> kLinkKindNames = {"activation", "gradient"};
 

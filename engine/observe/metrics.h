@@ -6,8 +6,10 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -211,10 +213,18 @@ struct MethodMetrics {
   CounterCell messages_sent;
 };
 
+// What this process has taken of a device's memory, in bytes.
+struct AllocatorBytes {
+  int64_t allocated = 0;  // given to tensors
+  int64_t cached = 0;     // kept for the next ones
+};
+
 // A device of the daemon.
 struct DeviceDescription {
   std::string name;                // "cpu:0"
   int64_t memory_limit_bytes = 0;  // that may be placed there
+  // What its allocator counts now; nothing where none counts. From any thread, throws nothing; empty: as if nothing.
+  std::function<std::optional<AllocatorBytes>()> allocator = {};
 };
 
 // What this build is.

@@ -65,6 +65,10 @@ void CollectServer(const ServerMetrics& server, FamilySet* families) {
           [&](size_t i) { return CountOf(server.handles_ended.at(i)); });
   for (const DeviceDescription& device : server.devices()) {
     families->Add(Metric::kDeviceMemoryLimit, {device.name}, static_cast<double>(device.memory_limit_bytes));
+    const auto bytes = device.allocator ? device.allocator() : std::nullopt;
+    if (!bytes) continue;
+    families->Add(Metric::kDeviceAllocator, {device.name, "allocated"}, static_cast<double>(bytes->allocated));
+    families->Add(Metric::kDeviceAllocator, {device.name, "cached"}, static_cast<double>(bytes->cached));
   }
   for (const MethodMetrics* method : server.methods()) CollectMethod(*method, families);
 

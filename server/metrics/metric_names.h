@@ -25,6 +25,7 @@ enum class Metric {
   kOutOfMemory,
   kDeviceMemory,
   kDeviceMemoryLimit,
+  kDeviceAllocator,
   kMemoryReserved,
   kMemoryRefused,
   kMemoryLimit,

@@ -22,6 +22,7 @@ penstock_recomputed_activation_bytes_total        C  L
 penstock_out_of_memory_total                      C  L
 penstock_device_memory_bytes                      G  L kind=weights|gradients|optimizer|stash|buffers|undo|handles|other
 penstock_device_memory_limit_bytes                G  device
+penstock_device_allocator_bytes                   G  device use=allocated|cached
 penstock_host_memory_bytes                        G  kind=pinned|spill
 penstock_batches_started_total                    C  pipeline mode=train|forward|backward|infer|evaluate
 penstock_batches_total                            C  pipeline mode=train|forward|backward|infer|evaluate outcome=ok|failed|cancelled

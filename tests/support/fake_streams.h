@@ -102,7 +102,11 @@ class FakeStreams : public DeviceStreams {
     return at::empty_like(like, like.options().device(c10::kCPU));
   }
 
-  DeviceMemory Memory() override { return {.total_bytes = 1000, .free_bytes = 900}; }
+  DeviceMemory Memory() override {
+    TORCH_CHECK(!broken_, "CUDA error: an illegal memory access was encountered");
+    absl::MutexLock lock(&mu_);
+    return memory_;
+  }
   void ResetPeak() override {}
 
   // From now on its memory is full.
@@ -126,7 +130,12 @@ class FakeStreams : public DeviceStreams {
     absl::MutexLock lock(&mu_);
     end_[StreamKind::kCompute] = begin + nanos;
   }
-  // From now on it can't record timed events.
+  // What Memory() returns from now on.
+  void SetMemory(const DeviceMemory& memory) {
+    absl::MutexLock lock(&mu_);
+    memory_ = memory;
+  }
+  // From now on it can't record timed events, and does not say what its memory is.
   void Break() { broken_ = true; }
   // How often the host has waited for it, or for one of its events.
   int64_t host_waits() const { return *host_waits_; }
@@ -222,6 +231,7 @@ class FakeStreams : public DeviceStreams {
   std::atomic<bool> broken_ = false;
   HostTime host_;  // changes between runs only
   absl::Mutex mu_;
+  DeviceMemory memory_ ABSL_GUARDED_BY(mu_) = {.total_bytes = 1000, .free_bytes = 900};
   std::map<StreamKind, int64_t> end_ ABSL_GUARDED_BY(mu_);
   std::atomic<int> open_events_ = 0;
 };

@@ -106,6 +106,7 @@ DeviceMemory CudaStreams::Memory() {
   return {.total_bytes = static_cast<int64_t>(total),
           .free_bytes = static_cast<int64_t>(free) + reserved.current - allocated.current,
           .allocated_bytes = allocated.current,
+          .reserved_bytes = reserved.current,
           .peak_allocated_bytes = allocated.peak};
 }
 

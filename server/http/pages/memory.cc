@@ -67,7 +67,13 @@ Section HolderSection(const MemoryRows& memory) {
 Document MemoryPage(const StatusSources& sources) {
   Document page{.title = "Memory", .state = StateLine(sources), .sections = {}, .refresh = true};
   Section devices{.id = "devices", .title = "Devices"};
-  devices.columns = {{"device", "device"}, {"bytes", "kept"}, {"limit_bytes", "of"}, {"ratio", "full"}};
+  devices.columns = {{"device", "device"},
+                     {"bytes", "kept"},
+                     {"limit_bytes", "of"},
+                     {"ratio", "full"},
+                     {"allocated_bytes", "allocated"},
+                     {"cached_bytes", "cached"}};
+  devices.note = "An accelerator's allocator counts what it has given to tensors, and what it keeps for the next ones.";
   Section lanes{.id = "lanes", .title = "By kind"};
   lanes.note = "The stash, what forwards keep for their backwards, as it was profiled; all else as it is.";
   lanes.empty = "no pipeline, nothing kept";
@@ -90,8 +96,11 @@ Document MemoryPage(const StatusSources& sources) {
   }
   for (const DeviceDescription& device : sources.registry->server().devices()) {
     const auto limit = static_cast<double>(device.memory_limit_bytes);
-    devices.rows.push_back(
-        {device.name, Bytes(kept[device.name]), Bytes(limit), Share(limit > 0 ? kept[device.name] / limit : 0)});
+    const auto bytes = device.allocator ? device.allocator() : std::nullopt;
+    devices.rows.push_back({device.name, Bytes(kept[device.name]), Bytes(limit),
+                            Share(limit > 0 ? kept[device.name] / limit : 0),
+                            bytes ? Bytes(static_cast<double>(bytes->allocated)) : Unknown(),
+                            bytes ? Bytes(static_cast<double>(bytes->cached)) : Unknown()});
   }
   const MemoryRows memory = sources.memory();
   page.sections = {LedgerSection(sources, memory), ClassSection(memory), HolderSection(memory), std::move(devices),

@@ -287,11 +287,13 @@ TEST_F(CudaModuleStandIn, MemoryIsWhatTheAllocatorCounts) {
   {
     const at::Tensor x = at::empty({bytes}, OnGpu().dtype(at::kByte));
     EXPECT_EQ(Gpu().Memory().allocated_bytes, before.allocated_bytes + bytes);
+    EXPECT_GE(Gpu().Memory().reserved_bytes, before.allocated_bytes + bytes);
     EXPECT_EQ(Gpu().Memory().free_bytes, before.free_bytes - bytes);
     EXPECT_EQ(Gpu(1).Memory().free_bytes, Gpu(1).Memory().total_bytes - Gpu(1).Memory().allocated_bytes);
   }
   const DeviceMemory after = Gpu().Memory();
   EXPECT_EQ(after.allocated_bytes, before.allocated_bytes);
+  EXPECT_GE(after.reserved_bytes, before.allocated_bytes + bytes) << "it is kept for reuse";
   EXPECT_EQ(after.free_bytes, before.free_bytes) << "what LibTorch keeps for reuse is free to us";
   EXPECT_EQ(after.peak_allocated_bytes, before.allocated_bytes + bytes);
   Gpu().ResetPeak();

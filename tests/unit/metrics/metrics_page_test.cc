@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/base/thread.h"
 #include "engine/observe/bubble.h"
 #include "gmock/gmock.h"
@@ -165,6 +166,12 @@ TEST(MetricsPageTest, MemoryAndLinksAppearByKind) {
   EXPECT_EQ(samples.at(R"(penstock_link_transfer_seconds_total{pipeline="gpt",src="0",dst="1",kind="activation"})"),
             0.5);
   EXPECT_EQ(samples.at(R"(penstock_device_memory_limit_bytes{device="cpu:0"})"), 1 << 20);
+  EXPECT_EQ(samples.at(R"(penstock_device_allocator_bytes{device="cuda:0",use="allocated"})"), 40);
+  EXPECT_EQ(samples.at(R"(penstock_device_allocator_bytes{device="cuda:0",use="cached"})"), 24);
+  for (const char* device : {"cpu:0", "cuda:1"}) {
+    EXPECT_FALSE(
+        samples.contains(absl::StrCat("penstock_device_allocator_bytes{device=\"", device, "\",use=\"allocated\"}")));
+  }
 }
 
 TEST(MetricsPageTest, TheTimeOfALanesThreadIsThatOfACpuOnly) {

@@ -38,7 +38,15 @@ struct SampleMetrics {
                                .links = {{.to = 0, .kind = LinkKind::kGradient}}}},
                              {.kind = "1f1b", .stages = 2, .micro_batches = 4, .checkpoint_mode = "except_last"});
     registry.server().AddMethod("unary", "penstock.v1.WorkService", "TrainStep");
-    registry.server().SetDevices({{.name = "cpu:0", .memory_limit_bytes = 1 << 20}});
+    registry.server().SetDevices(
+        {{.name = "cpu:0", .memory_limit_bytes = 1 << 20},
+         {.name = "cuda:0",
+          .memory_limit_bytes = 800,
+          .allocator =
+              [] {
+                return AllocatorBytes{40, 24};
+              }},
+         {.name = "cuda:1", .memory_limit_bytes = 800, .allocator = [] { return std::nullopt; }}});
     registry.server().SetBuild({.version = "0.1.0", .commit = "abc", .cuda = "", .torch = "2.11.0"});
     registry.server().certificate_end.Set(1.8e9);
   }
