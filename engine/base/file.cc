@@ -8,15 +8,19 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
 namespace {
+
+constexpr size_t kReadBytes = 256 << 10;  // at a time: stays in a core's cache
 
 absl::Status FromErrno(std::string_view operation, const std::string& path, int error) {
   const std::string message =
@@ -79,29 +83,29 @@ class PosixFileSystem : public FileSystem {
     return std::make_unique<PosixWritableFile>(descriptor, path);
   }
 
-  absl::StatusOr<std::string> Read(const std::string& path) override {
+  absl::Status ReadInto(const std::string& path, const Arrived& arrived, std::string* bytes) override {
     // Of a pipe that nobody writes, an open would wait.
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (descriptor < 0) return FromErrno("open", path, errno);
-    std::string bytes;
+    const absl::Cleanup close = [descriptor] { ::close(descriptor); };
     struct stat info;
-    absl::Status status;
-    if (::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode)) {
-      bytes.resize(static_cast<size_t>(info.st_size));
-    } else {
-      status = WithValue(absl::InvalidArgumentError("read: it is no regular file"), "path", path);
+    if (::fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
+      return WithValue(absl::InvalidArgumentError("read: it is no regular file"), "path", path);
     }
-    size_t done = 0;
-    while (status.ok() && done < bytes.size()) {
-      const ssize_t got = ::read(descriptor, bytes.data() + done, std::min<size_t>(bytes.size() - done, 1 << 30));
+    // By way of a small buffer: a string that is made larger first is written twice, and its pages are as dear as the file.
+    const auto size = static_cast<size_t>(info.st_size);
+    const size_t piece = std::min(size, kReadBytes);
+    const auto buffer = std::make_unique_for_overwrite<char[]>(piece);
+    bytes->reserve(std::max<size_t>(size, 64));  // never within the string itself, which moves with it
+    while (bytes->size() < size) {
+      const ssize_t got = ::read(descriptor, buffer.get(), std::min(size - bytes->size(), piece));
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) status = FromErrno("read", path, errno);
-      if (got == 0) bytes.resize(done);
-      done += got > 0 ? static_cast<size_t>(got) : 0;
+      if (got < 0) return FromErrno("read", path, errno);
+      if (got == 0) break;
+      bytes->append(buffer.get(), static_cast<size_t>(got));
+      if (arrived) arrived(*bytes);
     }
-    ::close(descriptor);
-    if (!status.ok()) return status;
-    return bytes;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override {

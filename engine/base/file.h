@@ -3,6 +3,7 @@
 // Files, injected: what is written durably goes through FileSystem, so that tests can fill the disk or tear a write.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -41,7 +42,16 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
-  virtual absl::StatusOr<std::string> Read(const std::string& path) = 0;
+  absl::StatusOr<std::string> Read(const std::string& path) {
+    std::string bytes;
+    const absl::Status status = ReadInto(path, nullptr, &bytes);
+    if (!status.ok()) return status;
+    return bytes;
+  }
+  // The same into an empty string of the caller's. `arrived` may be told of all bytes that have come so far, so that work
+  // on them begins: they keep their place in `bytes`, also where it fails and where `bytes` is moved. Empty: nobody is.
+  using Arrived = std::function<void(std::string_view so_far)>;
+  virtual absl::Status ReadInto(const std::string& path, const Arrived& arrived, std::string* bytes) = 0;
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& directory) = 0;  // names, sorted
   virtual absl::Status CreateDirectories(const std::string& directory) = 0;  // those above it too; syncs their parents
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;  // atomic; syncs the parent

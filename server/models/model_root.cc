@@ -13,6 +13,7 @@
 #include "engine/program/program_file.h"
 #include "engine/program/program_model.h"
 #include "engine/wire/sha256.h"
+#include "engine/wire/sha256_thread.h"
 
 namespace penstock {
 namespace {
@@ -24,9 +25,20 @@ struct HeldBytes {
   const std::string bytes;
 };
 
+absl::StatusOr<std::shared_ptr<const ProgramModel>> ReadProgram(const ModelSpec& spec,
+                                                                const std::shared_ptr<const HeldBytes>& content) {
+  PENSTOCK_ASSIGN_OR_RETURN(
+      ExportedProgram program,
+      ReadExportedProgram(std::shared_ptr<const std::string>(content, &content->bytes), ProgramLimits()));
+  return ProgramModel::Create(std::move(program), spec.program_cuts);
+}
+
 // Makes the program of a file that a specification names, and fills in its digest. `which`: the file, for errors.
-absl::Status ReadInto(ModelSpec* spec, const std::shared_ptr<const HeldBytes>& content, const char* which) {
-  const std::string digest = Sha256::Of(content->bytes);
+absl::Status TakeProgram(ModelSpec* spec, const std::shared_ptr<const HeldBytes>& content, const char* which,
+                         Sha256Thread& digesting) {
+  digesting.Arrived(content->bytes);
+  absl::StatusOr<std::shared_ptr<const ProgramModel>> program = ReadProgram(*spec, content);
+  PENSTOCK_ASSIGN_OR_RETURN(const std::string digest, digesting.Finish());
   if (!spec->program_digest.empty() && spec->program_digest != digest) {
     return Error(absl::StatusCode::kFailedPrecondition, "MODEL_MISMATCH",
                  absl::StrCat("spec.model.program_digest: ", which, " is another one, ", digest, ", got ",
@@ -35,10 +47,7 @@ absl::Status ReadInto(ModelSpec* spec, const std::shared_ptr<const HeldBytes>& c
         .With("value", spec->program_digest)
         .With("model", spec->program);
   }
-  PENSTOCK_ASSIGN_OR_RETURN(
-      ExportedProgram program,
-      ReadExportedProgram(std::shared_ptr<const std::string>(content, &content->bytes), ProgramLimits()));
-  PENSTOCK_ASSIGN_OR_RETURN(spec->loaded_program, ProgramModel::Create(std::move(program), spec->program_cuts));
+  PENSTOCK_ASSIGN_OR_RETURN(spec->loaded_program, std::move(program));
   spec->program_digest = digest;
   return absl::OkStatus();
 }
@@ -176,7 +185,9 @@ absl::StatusOr<ModelRoot::Page> ModelRoot::List(const std::string& after, int li
 
 absl::Status ModelRoot::LoadBytes(ModelSpec* spec, std::string bytes) const {
   PENSTOCK_ASSIGN_OR_RETURN(MemoryReservation held, HoldMemory(spec->program, static_cast<int64_t>(bytes.size())));
-  return ReadInto(spec, std::make_shared<const HeldBytes>(std::move(held), std::move(bytes)), "the file that was sent");
+  const auto content = std::make_shared<const HeldBytes>(std::move(held), std::move(bytes));
+  Sha256Thread digesting;
+  return TakeProgram(spec, content, "the file that was sent", digesting);
 }
 
 absl::Status ModelRoot::Load(ModelSpec* spec, const std::string& kept) {
@@ -194,12 +205,17 @@ absl::Status ModelRoot::Load(ModelSpec* spec, const std::string& kept) {
     PENSTOCK_ASSIGN_OR_RETURN(const FileInfo info, has_copy ? options_.files->Info(kept) : Find(spec->program));
     if (!info.plain) return ModelNotFound(spec->program);
     PENSTOCK_ASSIGN_OR_RETURN(MemoryReservation held, HoldMemory(spec->program, info.bytes));
-    absl::StatusOr<std::string> bytes = options_.files->Read(has_copy ? kept : PathOf(spec->program));
-    if (absl::IsNotFound(bytes.status())) return ModelNotFound(spec->program);
-    PENSTOCK_RETURN_IF_ERROR(bytes.status());
-    const auto content = std::make_shared<const HeldBytes>(std::move(held), *std::move(bytes));
+    // The thread of the digest ends before the bytes go.
+    std::string bytes;
+    std::shared_ptr<const HeldBytes> content;
+    Sha256Thread digesting;
+    const absl::Status read = options_.files->ReadInto(
+        has_copy ? kept : PathOf(spec->program), [&](std::string_view so_far) { digesting.Arrived(so_far); }, &bytes);
+    if (absl::IsNotFound(read)) return ModelNotFound(spec->program);
+    PENSTOCK_RETURN_IF_ERROR(read);
+    content = std::make_shared<const HeldBytes>(std::move(held), std::move(bytes));
     PENSTOCK_RETURN_IF_ERROR(
-        ReadInto(spec, content, has_copy ? "the file in the journal" : "the file in the model root"));
+        TakeProgram(spec, content, has_copy ? "the file in the journal" : "the file in the model root", digesting));
     if (!kept.empty() && !has_copy) {
       PENSTOCK_RETURN_IF_ERROR(WriteDurable(options_.files, kept + ".unfinished", kept, content->bytes));
     }

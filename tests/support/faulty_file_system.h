@@ -79,13 +79,13 @@ class FaultyFileSystem : public FileSystem {
     if (!file.ok()) return file;
     return std::make_unique<File>(this, *std::move(file));
   }
-  absl::StatusOr<std::string> Read(const std::string& path) override {
+  absl::Status ReadInto(const std::string& path, const Arrived& arrived, std::string* bytes) override {
     MayThrow("Read");
     {
       absl::MutexLock lock(&mu_);
       if (!fail_reads_of_.empty() && path.find(fail_reads_of_) != std::string::npos) return Fault("read");
     }
-    return files_->Read(path);
+    return files_->ReadInto(path, arrived, bytes);
   }
   absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override {
     return files_->List(directory);

@@ -223,11 +223,12 @@ absl::StatusOr<std::unique_ptr<WritableFile>> UnsyncedDisk::Create(const std::st
   return std::make_unique<File>(std::move(file));
 }
 
-absl::StatusOr<std::string> UnsyncedDisk::Read(const std::string& path) {
+absl::Status UnsyncedDisk::ReadInto(const std::string& path, const Arrived& /*arrived*/, std::string* bytes) {
   absl::MutexLock lock(&mu_);
   const std::shared_ptr<Node> node = Find(path);
   if (node == nullptr) return Missing();
-  return node->now;
+  *bytes = node->now;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> UnsyncedDisk::List(const std::string& directory) {

@@ -65,7 +65,7 @@ class UnsyncedDisk : public FileSystem {
   void Put(const std::string& path, const std::string& content) ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override;
-  absl::StatusOr<std::string> Read(const std::string& path) override;
+  absl::Status ReadInto(const std::string& path, const Arrived& arrived, std::string* bytes) override;
   absl::StatusOr<std::vector<std::string>> List(const std::string& directory) override;
   absl::Status CreateDirectories(const std::string& directory) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;

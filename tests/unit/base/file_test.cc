@@ -8,6 +8,9 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "gmock/gmock.h"
@@ -70,6 +73,26 @@ TEST_F(FileTest, ReadsWhatWasAppended) {
 TEST_F(FileTest, AnEmptyFileReadsAsNothing) {
   Write("x", "");
   EXPECT_EQ(files_->Read(Path("x")).value(), "");
+}
+
+TEST_F(FileTest, TellsWhatHasComeSoFarWhereItStays) {
+  for (const size_t size : {size_t{3}, size_t{700'001}}) {  // within a string's own place, and more than one piece
+    std::string content(size, 'a');
+    for (size_t i = 0; i < size; ++i) content[i] = static_cast<char>(i % 251);
+    Write("x", content);
+    std::string bytes;
+    std::vector<std::string_view> told;
+    ASSERT_TRUE(files_
+                    ->ReadInto(
+                        Path("x"), [&](std::string_view so_far) { told.push_back(so_far); }, &bytes)
+                    .ok());
+    ASSERT_FALSE(told.empty());
+    EXPECT_EQ(told.size() > 1, size > 100);
+    const std::string moved = std::move(bytes);
+    EXPECT_EQ(moved, content);
+    EXPECT_EQ(told.back().size(), size);
+    for (const std::string_view so_far : told) EXPECT_EQ(so_far.data(), moved.data());
+  }
 }
 
 TEST_F(FileTest, CreateEmptiesAnOlderFileAndKeepsItFromOthers) {

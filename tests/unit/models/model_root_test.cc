@@ -158,9 +158,9 @@ TEST(ModelRoot, DeletesNothingThatIsUsed) {
 class InterruptedDisk : public FaultyFileSystem {
  public:
   InterruptedDisk() : FaultyFileSystem(RealFileSystem()) {}
-  absl::StatusOr<std::string> Read(const std::string& path) override {
+  absl::Status ReadInto(const std::string& path, const Arrived& arrived, std::string* bytes) override {
     if (interrupt != nullptr) interrupt();
-    return FaultyFileSystem::Read(path);
+    return FaultyFileSystem::ReadInto(path, arrived, bytes);
   }
   std::function<void()> interrupt;
 };

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
+#include "engine/wire/sha256_thread.h"
+
 namespace penstock {
 namespace {
 
@@ -17,6 +21,28 @@ TEST(Sha256, DoesNotDependOnThePieces) {
   digest.Update("");
   digest.Update("bc");
   EXPECT_EQ(digest.Finish(), Sha256::Of("abc"));
+}
+
+TEST(Sha256, IsMadeBesideWhatComes) {
+  std::string bytes(20 << 20, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7 / 5);
+  const std::string_view all = bytes;
+  Sha256Thread pieces, whole, nothing;
+  for (size_t end : {size_t{0}, size_t{1}, size_t{5 << 20}, size_t{5 << 20}, all.size()})
+    pieces.Arrived(all.substr(0, end));
+  whole.Arrived(all);
+  EXPECT_EQ(*pieces.Finish(), Sha256::Of(all));
+  EXPECT_EQ(*whole.Finish(), Sha256::Of(all));
+  EXPECT_EQ(*nothing.Finish(), Sha256::Of(""));
+}
+
+TEST(Sha256, OfBytesThatFailedToComeIsDropped) {
+  std::optional<Sha256Thread> digest(std::in_place);
+  {
+    const std::string bytes(64 << 20, 'a');
+    digest->Arrived(bytes);
+    digest.reset();  // waits for the piece that is being read
+  }
 }
 
 TEST(Sha256, KnowsItsForm) {
