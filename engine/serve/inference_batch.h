@@ -20,6 +20,7 @@ struct InferenceBatch {
   bool holds_place = false;      // and it has not given it back; the queue's
   int64_t number = 0;            // of the queue's runs, from 1
   int64_t rows = 0;              // of a batch that has run as one
+  bool counts = false;           // of a batch that has run as one: a call of it has succeeded
   int64_t end_nanos = 0;         // of a batch, when its stages were done; 0: its calls run by themselves
   std::atomic<size_t> left = 0;  // of its calls, where each runs by itself after all
 };

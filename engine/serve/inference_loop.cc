@@ -133,18 +133,22 @@ void InferenceLoop::OnRunEnd(const BatchPointer& batch, const CallPointer& call,
   const int64_t rows = outcome.ok() ? outcome->rows : 0;
   const int64_t end = batch->end_nanos > 0 ? batch->end_nanos : clock_->NowNanos();
   const absl::Status settled = Guarded("an inference", [&] { Settle(call, std::move(outcome)); });
-  if (counts) Guarded("the times of an inference", [&] { CountTimes(*batch, *call, rows, end); }).IgnoreError();
+  Guarded("the times of an inference", [&] { CountTimes(*batch, *call, counts, rows, end); }).IgnoreError();
   if (!settled.ok()) Guarded("an inference", [&] { settlement_->FailRun(call, settled); }).IgnoreError();
   if (--batch->left == 0) End(batch);
 }
 
-// `end`: of the stages. A run of several calls ends with the last of them.
-void InferenceLoop::CountTimes(const InferenceBatch& batch, const Call& call, int64_t rows, int64_t end) {
+// `end`: of the stages. A run of several calls ends with the last of them, and counts where one of them does.
+void InferenceLoop::CountTimes(InferenceBatch& batch, const Call& call, bool counts, int64_t rows, int64_t end) {
   const int64_t infer = end - call.started_nanos;
   const int64_t output = clock_->NowNanos() - end;
-  calls_->times.CallEnded(infer, output);
-  if (batch.rows == 0) return calls_->times.RunEnded(rows, infer, output);
-  if (batch.left == 1) calls_->times.RunEnded(batch.rows, infer, output);
+  if (counts) calls_->times.CallEnded(infer, output);
+  if (batch.rows == 0) {  // the call is the run: others of its batch may end on other threads
+    if (counts) calls_->times.RunEnded(rows, infer, output);
+    return;
+  }
+  batch.counts = batch.counts || counts;
+  if (batch.left == 1 && batch.counts) calls_->times.RunEnded(batch.rows, infer, output);
 }
 
 // Last: from here on, Stop() may return on its thread.

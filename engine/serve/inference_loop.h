@@ -57,7 +57,7 @@ class InferenceLoop {
       ABSL_LOCKS_EXCLUDED(calls_->mu);
   void OnRunEnd(const BatchPointer& batch, const CallPointer& call, absl::StatusOr<RunOutcome> outcome)
       ABSL_LOCKS_EXCLUDED(calls_->mu);
-  void CountTimes(const InferenceBatch& batch, const Call& call, int64_t rows, int64_t end);
+  void CountTimes(InferenceBatch& batch, const Call& call, bool counts, int64_t rows, int64_t end);
   void End(const BatchPointer& batch) ABSL_LOCKS_EXCLUDED(calls_->mu);
   void Settle(const CallPointer& call, absl::StatusOr<RunOutcome> outcome) ABSL_LOCKS_EXCLUDED(calls_->mu);
 

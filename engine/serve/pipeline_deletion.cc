@@ -22,6 +22,7 @@ namespace penstock {
 void PipelineTable::Delete(CallContext context, std::string name, bool force, bool purge, DeleteCallback done) {
   const RequestKey key{context.caller, "DeletePipeline", context.request_id};
   std::shared_ptr<ServedPipeline> pipeline;
+  PipelineEntry::State before = PipelineEntry::State::kReady;
   const Start start = [&](std::optional<Standing>*) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> absl::Status {
     if (draining_) return TableDraining();  // what there is will be saved
     auto found = entries_.find(name);
@@ -30,6 +31,7 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
     const bool unmade = entry.pipeline == nullptr && (entry.state == PipelineEntry::State::kFailed ||
                                                       entry.state == PipelineEntry::State::kReforming ||
                                                       entry.state == PipelineEntry::State::kUnloaded);
+    before = entry.state;
     if (unmade) {
       SetState(entry, PipelineEntry::State::kDeleting);
       return absl::OkStatus();
@@ -58,7 +60,7 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
       key, context, [done = std::move(done)](const absl::StatusOr<PipelineEntry>& entry) { done(entry.status()); },
       start);
   if (join == nullptr) return;
-  if (pipeline == nullptr) return DeleteUnmade(key, context.payload_digest, name, purge, join);
+  if (pipeline == nullptr) return DeleteUnmade(key, context.payload_digest, name, purge, join, before);
   const absl::Status begun = Guarded("the deletion of a pipeline", [&] {
     // Drain() may call back before it returns; the deletion waits until this thread has let go of the pipeline, so that
     // its memory is free when the deletion is done.
@@ -88,12 +90,12 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
 
 // Nothing of it stands but its journal and its checkpoints.
 void PipelineTable::DeleteUnmade(const RequestKey& key, const std::string& payload_digest, const std::string& name,
-                                 bool purge, const JoinPointer& join) {
+                                 bool purge, const JoinPointer& join, PipelineEntry::State before) {
   {
     absl::MutexLock lock(&mu_);
     Making& making = makings_[name];
     if (making.building) {  // it ends soon, for nobody wants it any more
-      making.deletion = [=, this] { DeleteUnmade(key, payload_digest, name, purge, join); };
+      making.deletion = [=, this] { DeleteUnmade(key, payload_digest, name, purge, join, before); };
       return;
     }
   }
@@ -115,7 +117,7 @@ void PipelineTable::DeleteUnmade(const RequestKey& key, const std::string& paylo
   if (posted.ok()) return;
   {
     absl::MutexLock lock(&mu_);
-    SetState(entries_.at(name), PipelineEntry::State::kFailed);
+    SetState(entries_.at(name), before);
   }
   Answer(key, join, posted);
 }

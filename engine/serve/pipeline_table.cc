@@ -37,8 +37,9 @@ std::string NewLife() {
   return absl::StrFormat("%016x", id.low);
 }
 
-// As it is now: a pipeline that was ready may have broken since, and its optimizer may have other settings.
-PipelineEntry Present(PipelineEntry entry) {
+}  // namespace
+
+PipelineEntry PipelineTable::Present(PipelineEntry entry) {
   if (entry.pipeline != nullptr) entry.spec.optimizer = entry.pipeline->pipeline().optimizer();
   if (entry.state != PipelineEntry::State::kReady) return entry;
   entry.error = entry.pipeline->pipeline().health();
@@ -47,8 +48,6 @@ PipelineEntry Present(PipelineEntry entry) {
   }
   return entry;
 }
-
-}  // namespace
 
 PipelineTable::PipelineTable(Options options)
     : max_pipelines_(options.max_pipelines),

@@ -300,8 +300,9 @@ class PipelineTable {
                               const PipelineRecipe& recipe, const PipelineEntry& entry) const;
   absl::Status RecordDeletion(const RequestKey& key, const std::string& payload_digest, const std::string& name)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // `before`: what it is again where nothing can be begun.
   void DeleteUnmade(const RequestKey& key, const std::string& payload_digest, const std::string& name, bool purge,
-                    const JoinPointer& join) ABSL_LOCKS_EXCLUDED(mu_);
+                    const JoinPointer& join, PipelineEntry::State before) ABSL_LOCKS_EXCLUDED(mu_);
   // What the journal knows of a request; nothing where the log of this life does.
   absl::StatusOr<bool> MetBefore(const RequestKey& key, const std::string& payload_digest) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns what kept checkpoints from being purged; the pipeline is gone all the same.
@@ -318,6 +319,8 @@ class PipelineTable {
   std::vector<std::shared_ptr<ServedPipeline>> Live(bool deleting_too = true) const ABSL_LOCKS_EXCLUDED(mu_);
   bool IsDraining() const ABSL_LOCKS_EXCLUDED(mu_);
   static absl::Duration TurnOf(const PipelineSpec& spec);  // that planning and making it may take
+  // As it is now: a pipeline that was ready may have broken since, and its optimizer may have other settings.
+  static PipelineEntry Present(PipelineEntry entry);
   static bool SpansRanks(const penstock::Plan& plan);
 
   static constexpr double kAgainSeconds = 600;  // a plan that was found is not looked for again

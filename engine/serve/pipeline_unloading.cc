@@ -196,7 +196,6 @@ void PipelineTable::Load(CallContext context, std::string name, UpdateCallback d
     creations_.Post([this, job, planning] {
       creations_.HoldTurn(absl::Seconds(kAgainSeconds));
       LoadNow(*job, planning.get());
-      creations_.HoldTurn(absl::InfiniteDuration());
     });
   });
   if (posted.ok()) return;
@@ -215,7 +214,7 @@ absl::Status PipelineTable::BeginLoad(const std::string& name, const std::shared
       break;
     case PipelineEntry::State::kReady:
       PENSTOCK_RETURN_IF_ERROR(entry.pipeline->pipeline().health());
-      *standing = Standing{nullptr, entry};
+      *standing = Standing{nullptr, Present(entry)};
       return absl::AlreadyExistsError("it is loaded");
     case PipelineEntry::State::kCreating:
       if (making == creating_.end()) {

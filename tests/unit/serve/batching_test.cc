@@ -615,6 +615,18 @@ TEST_F(BatchingTest, ABatchIsCancelledWithTheLastOfItsRequests) {
   EXPECT_EQ(Metrics()->batches[BatchMode::kInfer][BatchOutcome::kCancelled].value(), 1);
 
   TakeThePlace();
+  const std::vector<HandleName> last = {Infer(1, 1), Infer(2, 2)};
+  control_->ResumeOneInference();
+  control_->AwaitInferences(1);
+  ASSERT_TRUE(handles_->RequestCancel("ann", last[1]).ok());
+  control_->ResumeOneInference();
+  EXPECT_EQ(ValueOf(last[0]), 1);
+  Infer(7, 1);
+  control_->AwaitInferences(1);  // that of before has been counted
+  EXPECT_EQ(gpt_->inference_times().runs.at(3).count, 1) << "though the last of its calls was cancelled";
+  control_->ResumeOneInference();
+
+  TakeThePlace();
   const std::vector<HandleName> more = {Infer(4), Infer(5)};
   control_->ResumeOneInference();
   control_->AwaitInferences(1);
@@ -622,7 +634,7 @@ TEST_F(BatchingTest, ABatchIsCancelledWithTheLastOfItsRequests) {
   for (const HandleName& one : more) ASSERT_TRUE(handles_->RequestCancel("ann", one).ok());
   control_->ResumeInference();
   EXPECT_EQ(ValueOf(Infer(6)), 6);
-  EXPECT_EQ(Metrics()->batches[BatchMode::kInfer][BatchOutcome::kCancelled].value(), 3);
+  EXPECT_EQ(Metrics()->batches[BatchMode::kInfer][BatchOutcome::kCancelled].value(), 4);
   EXPECT_EQ(Runs().size(), runs + 1) << "nobody ran what nobody wants";
 }
 

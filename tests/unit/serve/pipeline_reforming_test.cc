@@ -76,6 +76,13 @@ TEST(PublicationOverRanks, IsRefusedAndThePipelineServesOn) {
   EXPECT_TRUE(gpt.TrainStep("1", 1).ok());
 }
 
+TEST(UnloadingOverRanks, IsRefusedAndThePipelineServesOn) {
+  ReformingTable gpt;
+  ASSERT_TRUE(gpt.Create().ok());
+  EXPECT_EQ(ReasonOf(gpt.Unload()), "FEATURE_DISABLED");
+  EXPECT_TRUE(gpt.TrainStep("1", 1).ok());
+}
+
 TEST(PipelineReforming, TrainingGoesOnAsIfNoRankHadBeenLost) {
   const Trained whole = Train(/*lose_at=*/-1);
   ASSERT_EQ(whole.builds, 1);

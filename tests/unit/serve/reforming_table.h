@@ -105,6 +105,12 @@ class ReformingTable {
                       [done](const absl::StatusOr<PipelineEntry>& published) { done(published.status()); });
     });
   }
+  absl::Status Unload() {
+    return Wait([&](auto done) {
+      table_->Unload({.caller = "ann"}, "gpt",
+                     [done](const absl::StatusOr<PipelineEntry>& unloaded) { done(unloaded.status()); });
+    });
+  }
   void StartDelete(std::function<void(absl::Status)> done) {
     table_->Delete({.caller = "ann"}, "gpt", /*force=*/true, /*purge=*/true, std::move(done));
   }
