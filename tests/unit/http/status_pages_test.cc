@@ -138,8 +138,8 @@ TEST_F(StatusPagesTest, MemoryTellsClassesAndHolders) {
 
 TEST_F(StatusPagesTest, MemoryTellsWhatADevicesAllocatorCounts) {
   const auto counts = [] { return AllocatorBytes{.allocated = 40, .cached = 24}; };
-  registry_.server().SetDevices({{.name = "cpu:0", .memory_limit_bytes = 90},
-                                 {.name = "cuda:0", .memory_limit_bytes = 80, .allocator = counts}});
+  registry_.server().SetDevices(
+      {{.name = "cpu:0", .memory_limit_bytes = 90}, {.name = "cuda:0", .memory_limit_bytes = 80, .allocator = counts}});
   const std::string page = Get("/memory", "format=json").body;
   EXPECT_THAT(page, HasSubstr(R"("limit_bytes": 90, "ratio": 0, "allocated_bytes": null, "cached_bytes": null)"));
   EXPECT_THAT(page, HasSubstr(R"("limit_bytes": 80, "ratio": 0, "allocated_bytes": 40, "cached_bytes": 24)"));
