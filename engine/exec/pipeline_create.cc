@@ -14,6 +14,7 @@
 #include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/copy_tensors.h"
+#include "engine/device/device_streams.h"
 #include "engine/device/torch_status.h"
 #include "engine/exec/pipeline_draft.h"
 #include "engine/exec/pipeline_group.h"
@@ -74,6 +75,14 @@ absl::Status CheckLanes(const Plan& plan) {
   return absl::OkStatus();
 }
 
+absl::Status TouchMemory(const PlacedStages& placed) {
+  return RunTorch([&] {
+    for (const auto& stage : placed.stages) {
+      StreamsOf(stage->device()).RunOn(StreamKind::kCompute, [&] { stage->TouchMemory(); });
+    }
+  });
+}
+
 // Nothing is measured where stages stand on several ranks: costs are the layers', by which it was cut.
 absl::StatusOr<std::unique_ptr<Pipeline>> CreateOverRanks(const PipelineSpec& spec, Pipeline::Options options,
                                                           Draft draft) {
@@ -125,6 +134,8 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
     placed = PlacedStages();
     PENSTOCK_ASSIGN_OR_RETURN(placed, PlaceStages(spec, options, draft, draft.plan));
   }
+  // Who has no time to measure does not wait for this either.
+  if (planning.measures() && draft.loss != nullptr) PENSTOCK_RETURN_IF_ERROR(TouchMemory(placed));
   return AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
 }
 

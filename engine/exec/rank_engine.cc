@@ -85,6 +85,7 @@ void RankEngine::CountHeldBytes(Lane& lane) const {
   memory[MemoryKind::kWeights].Set(static_cast<double>(held.weights));
   memory[MemoryKind::kBuffers].Set(static_cast<double>(held.buffers));
   memory[MemoryKind::kOptimizer].Set(static_cast<double>(held.optimizer));
+  lane.CountGradients();
 }
 
 // --- Runs.

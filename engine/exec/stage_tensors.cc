@@ -184,6 +184,14 @@ void Stage::KeepForUndo() {
   }
 }
 
+void Stage::TouchMemory() {
+  if (!parts_.undo) return;
+  const at::NoGradGuard no_graph;
+  for (const at::Tensor& tensor : optimizer_->Changing(/*ever=*/true)) Keep(tensor, /*always=*/true);
+  Undo();
+  for (auto& [key, copy] : copies_) copy.kept = false;
+}
+
 void Stage::Step(double learning_rate, double scale) {
   parts_.undo ? optimizer_->StepKeepingGradients(learning_rate, scale) : optimizer_->Step(learning_rate, scale);
 }

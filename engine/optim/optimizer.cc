@@ -76,11 +76,11 @@ void Optimizer::StepKeepingGradients(double learning_rate, double scale) {
   }
 }
 
-Tensors Optimizer::Changing() const {
+Tensors Optimizer::Changing(bool ever) const {
   Tensors changing;
   for (const Part& part : parts_) {
     if (part.frozen) continue;
-    for (at::Tensor& tensor : part.rule->Changing()) changing.push_back(std::move(tensor));
+    for (at::Tensor& tensor : part.rule->Changing(ever)) changing.push_back(std::move(tensor));
   }
   return changing;
 }

@@ -25,7 +25,7 @@ class Optimizer {
   // As UpdateRule's. `learning_rate` is that of parameters whose group has none; the others' are in proportion.
   void Step(double learning_rate, double scale);
   void StepKeepingGradients(double learning_rate, double scale);
-  Tensors Changing() const;
+  Tensors Changing(bool ever = false) const;
   NamedTensors State() const;
 
   // The same parameters and state under other settings of the same rule. Fails: as MakeOptimizer; SPEC_INVALID for

@@ -83,11 +83,12 @@ void UpdateRule::StepKeepingGradients(double learning_rate, double scale) {
   UpdateInParts(learning_rate, scale, /*keep_gradients=*/true);
 }
 
-Tensors UpdateRule::Changing() const {
+Tensors UpdateRule::Changing(bool ever) const {
   Tensors changing;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i].tensor.grad().defined()) continue;
-    changing.push_back(parameters_[i].tensor);
+    const at::Tensor& parameter = parameters_[i].tensor;
+    if (ever ? !parameter.requires_grad() : !parameter.grad().defined()) continue;
+    changing.push_back(parameter);
     for (const Tensors& slot : state_) changing.push_back(slot[i]);
   }
   return changing;

@@ -31,8 +31,8 @@ class UpdateRule {
   void Step(double learning_rate, double scale);
   // The same bits, and the gradients stay as they are: scaled copies of at most 16 MiB (or of one parameter) at a time.
   void StepKeepingGradients(double learning_rate, double scale);
-  // What a step would change now: the parameters that have a gradient, and their state.
-  Tensors Changing() const;
+  // What a step would change now: the parameters that have a gradient, and their state. `ever`: those that may have one.
+  Tensors Changing(bool ever = false) const;
 
   // The state, named `parameter/slot`, in parameter order; views: writing to one changes the state.
   NamedTensors State() const;

@@ -12,6 +12,7 @@
 #include "engine/exec/pipeline.h"
 #include "engine/observe/trace_capture.h"
 #include "engine/observe/trace_export.h"
+#include "engine/plan/planning.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/small_specs.h"
@@ -37,6 +38,7 @@ class TracedRunTest : public ::testing::Test {
     Pipeline::Options options;
     options.devices = &pool_;
     options.profile = {.rows = 2, .repeats = 1};
+    options.profile.planning = planning_;
     options.metrics = [this, ring_events](const Plan& plan) {
       std::vector<LaneDescription> lanes;
       for (const StagePlan& stage : plan.stages) {
@@ -57,6 +59,7 @@ class TracedRunTest : public ::testing::Test {
   TraceCapture Dump() { return TraceRecorder(metrics_, TraceRecorder::From::kOldest).Finish(); }
 
   DevicePool pool_{{{"cpu:0", {0}, 0}, {"cpu:1", {1}, 0}}, DevicePool::Mode::kThreads};
+  Planning* planning_ = EndlessPlanning();
   std::shared_ptr<PipelineMetrics> metrics_;
 };
 
@@ -112,6 +115,29 @@ TEST_F(TracedRunTest, WhatIsKeptIsCountedByKindUntilItIsGivenBack) {
   EXPECT_GT((*memory)[MemoryKind::kStash].value(), 0);
   forward->graph.reset();
   EXPECT_EQ((*memory)[MemoryKind::kStash].value(), 0);
+}
+
+TEST_F(TracedRunTest, TheFirstStepsMemoryIsTakenWhereThereIsTimeToMeasure) {
+  PipelineSpec spec = Mlp("1f1b");
+  spec.cut = {.balance = {2, 2}};
+  spec.optimizer = {.name = "adamw"};
+  const ContributionRequest batch = SmallBatch(8);
+  NamedTensors states[2];
+  for (const bool measures : {true, false}) {
+    Planning planning(RealClock(), measures ? 60 : 0);
+    planning_ = &planning;
+    const auto pipeline = Make(spec);
+    const auto undo = [&] { return (*metrics_->lane(0).memory)[MemoryKind::kUndo].value(); };
+    const double before = undo();
+    ASSERT_TRUE(pipeline->TrainStep(batch, {}).ok());
+    EXPECT_EQ(before, measures ? undo() : 0);
+    EXPECT_GT(undo(), 0);
+    states[measures] = *pipeline->ExportState(/*with_optimizer=*/true);
+  }
+  ASSERT_EQ(states[0].size(), states[1].size());
+  for (size_t i = 0; i < states[0].size(); ++i) {
+    EXPECT_TRUE(states[0][i].tensor.equal(states[1][i].tensor)) << states[0][i].name << " is touched, not changed";
+  }
 }
 
 TEST_F(TracedRunTest, LinksCountWhatWasSent) {
