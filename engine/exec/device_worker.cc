@@ -199,7 +199,7 @@ void DeviceWorker::NoteUnread() {
 bool DeviceWorker::AwaitAccelerator() {
   for (const Executors* executors : {&training_, &inference_}) {
     for (const auto& executor : *executors) {
-      if (executor->lane().timeline.Await()) return true;
+      if (executor->AwaitDevice()) return true;
     }
   }
   return false;

@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/base/clock.h"
 #include "engine/device/device_streams.h"
 #include "engine/exec/lane_state.h"
@@ -23,52 +25,65 @@ namespace penstock {
 //            mark before plus what the device's clock says passed between the two; it is never before the host set the
 //            mark nor after the host saw it passed, so that the two clocks can't drift apart. The constructor waits
 //            once for the device, to have a first place in both.
+//            The marks of a lane are those of several runs. Each has an owner, who may go before its marks are passed.
 // Owns:      the marks that are unread. State, streams and clock outlive it.
 // Threads:   the device's thread only.
 // Units:     nanoseconds of the host's monotonic clock.
-// Fails:     never: if the device can't give times, unread marks are reported with the present time.
+// Fails:     as RunTorch, where the device can't tell: work before a mark has failed, so that nothing may be taken as
+//            done. The marks stay unread.
 class LaneTimeline {
  public:
   LaneTimeline(LaneState* state, DeviceStreams* streams, Clock* clock);
 
-  // The compute stream begins an action, or ends it, after what it was given so far. `told` gets the time.
+  // The compute stream begins an action, or ends it, after what it was given so far. `told` gets the time. An action
+  // that can't begin has no mark and must not end; one whose end can't be marked is told behind its begin.
   template <typename Told>
-  void Begin(StageState state, const Told& told) {
-    if (on_cpu_) return told(state_->BeginAction(state));
-    Mark mark = Record();
-    if (mark.event == nullptr) return told(state_->BeginAction(state));
-    state_->LaunchAction(state);
-    mark.told = told;
-    unread_.push_back(std::move(mark));
+  absl::Status Begin(const void* owner, StageState state, const Told& told) {
+    Mark mark;
+    if (!on_cpu_) {
+      if (absl::Status set = Record(mark); !set.ok()) return set;
+    }
+    if (mark.event == nullptr) {
+      told(state_->BeginAction(state));
+    } else {
+      state_->LaunchAction(state);
+      Keep(owner, std::move(mark), told);
+    }
+    return absl::OkStatus();
   }
   template <typename Told>
-  void End(const Told& told) {
-    if (on_cpu_) return told(state_->EndAction());
-    Mark mark = Record();
-    if (mark.event == nullptr) return told(state_->EndAction());
-    state_->LaunchEnd();
-    mark.told = told;
-    unread_.push_back(std::move(mark));
+  absl::Status End(const void* owner, const Told& told) {
+    Mark mark;
+    absl::Status set = on_cpu_ ? absl::OkStatus() : Record(mark);
+    if (set.ok() && mark.event == nullptr) {
+      told(state_->EndAction());
+    } else {
+      state_->LaunchEnd();
+      Keep(owner, std::move(mark), told);
+    }
+    return set;
   }
 
   // Reports the marks that the device has passed since.
-  void Read() {
-    if (unread()) ReadPassed();
-  }
+  absl::Status Read() { return unread() ? ReadPassed() : absl::OkStatus(); }
+  // The owner goes: waits until the device has done all that it was given, if it does anything, and reports the owner's
+  // marks as passed now. Those of others are theirs to read.
+  void GiveUp(const void* owner);
   bool unread() const { return !unread_.empty(); }
-  // Reports all marks, as if the device had passed them now.
-  void GiveUp();
   // Blocks the calling thread until the device has passed the oldest mark; false if there is none. For serial mode.
-  bool Await();
+  absl::StatusOr<bool> Await();
 
  private:
+  using Tell = std::function<void(int64_t at)>;
   struct Mark {
-    TimedEventPtr event;  // null where recording fails
+    TimedEventPtr event = nullptr;  // null where recording fails: passed once those before it are
     int64_t set_at = 0;
-    std::function<void(int64_t at)> told = {};
+    const void* owner = nullptr;  // null: it has gone
+    Tell told = {};
   };
-  Mark Record();
-  void ReadPassed();
+  absl::Status Record(Mark& mark);
+  void Keep(const void* owner, Mark mark, Tell told);
+  absl::Status ReadPassed();
   std::optional<int64_t> TimeOf(const Mark& mark) const;  // nothing: not passed yet
   void TellFirst(int64_t at);
 

@@ -95,6 +95,7 @@ std::shared_ptr<Run> RankEngine::Prepare(RunSpec spec, ListsOfRun lists, std::sh
   run->spec = std::move(spec);
   run->lists = std::move(lists);
   run->coordinator = std::move(coordinator);
+  for (const auto& lane : lanes_) run->devices.push_back(lane->streams);
   run->filling = &filling_;
   run->passes.resize(plan_.stages.size());
   for (auto& passes : run->passes) passes.resize(run->micro_batches());
@@ -171,6 +172,7 @@ absl::Status RankEngine::Undo() {
   return OnEachStage([&](Stage& stage) {
     if (fault_point_) fault_point_(FaultPoint::kUndo, stage.index());
     stage.Undo();
+    StreamsOf(stage.device()).Synchronize();  // copies that fail behind the host have undone nothing
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/device/device_streams.h"
 #include "engine/exec/bubble_filling.h"
 #include "engine/exec/fault_point.h"
 #include "engine/exec/pass_event.h"
@@ -74,6 +75,7 @@ struct Run {
   bool results_stay = false;  // on the device that makes them
   bool led_here = true;       // else inputs, losses' targets and output gradients come from the leader's process
   bool targets = false;       // such targets come
+  std::vector<DeviceStreams*> devices;  // of the lanes
   BubbleFilling* filling = nullptr;
   std::shared_ptr<RunProgress> progress;                   // of a training run, if it is followed
   std::shared_ptr<InferenceTicket> ticket;                 // of an inference run

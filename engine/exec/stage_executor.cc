@@ -85,7 +85,7 @@ StageExecutor::Readiness StageExecutor::Poll() {
 
 StageExecutor::Readiness StageExecutor::Look() {
   if (left_) return Readiness::kDone;
-  lane_->timeline.Read();
+  if (absl::Status read = lane_->timeline.Read(); !read.ok() && untold_ > 0) FailLate(std::move(read));
   while (!run_->coordinator->Stopped()) {
     const Action* action = Next();
     if (action == nullptr) break;
@@ -101,7 +101,7 @@ StageExecutor::Readiness StageExecutor::Look() {
       return Readiness::kReady;
     }
   }
-  if (untold_ > 0) {  // the device still works
+  if (untold_ > 0 && !device_failed_) {  // the device still works
     Wait(StageState::kDrain);
     return Readiness::kWaiting;
   }
@@ -152,10 +152,14 @@ void StageExecutor::RunAction(const Action& action) {
   const bool last_part = action.kind != ActionKind::kOptimizer || step_.part() == LaneStep::Part::kApply;
   const Launched launched{action, position_, static_cast<int>(step_.part()), run_->progress != nullptr && last_part};
   const StageState work = run_->spec.inference ? StageState::kInfer : LabelsOf(action.kind).state;
-  lane_->timeline.Begin(work, [this, launched](int64_t at) { Begun(launched, at); });
+  absl::Status status = lane_->timeline.Begin(this, work, [this, launched](int64_t at) { Begun(launched, at); });
+  if (!status.ok()) {
+    Fail(std::move(status), action);
+    return;
+  }
   ++untold_;  // behind the call, which may have told it and may throw
-  absl::Status status = Compute(action);
-  lane_->timeline.End([this, launched](int64_t at) { Ended(launched, at); });
+  status = Compute(action);
+  status.Update(lane_->timeline.End(this, [this, launched](int64_t at) { Ended(launched, at); }));
   ++untold_;
   started_ = true;
   if (!status.ok()) {
@@ -179,6 +183,7 @@ void StageExecutor::RunAction(const Action& action) {
 
 void StageExecutor::Begun(const Launched& launched, int64_t at) {
   --untold_;
+  begun_ = launched.position;
   action_begin_ = at;
   if (launched.followed) run_->progress->Begin(lane_index(), launched.position, at);
 }
@@ -333,12 +338,26 @@ void StageExecutor::Send(const Action& action) {
   if (!status.ok()) Fail(std::move(status), action);
 }
 
+bool StageExecutor::AwaitDevice() {
+  absl::StatusOr<bool> waited = lane_->timeline.Await();
+  if (waited.ok()) return *waited;
+  if (untold_ > 0) FailLate(waited.status());
+  return untold_ > 0;
+}
+
+void StageExecutor::FailLate(absl::Status status) {
+  device_failed_ = true;
+  Fail(std::move(status), actions_[begun_]);
+}
+
 void StageExecutor::Fail(absl::Status status, const Action& action) {
   const std::string place =
       absl::StrCat("stage ", action.stage, ", micro-batch ", action.micro_batch, ", action ", ToString(action), ": ");
   if (ReasonOf(status) == "DEVICE_MEMORY") lane_->metrics->out_of_memory.Add();
   const bool unexplained = status.code() == absl::StatusCode::kInternal || ReasonOf(status) == "LAYER_FAILED";
-  if (unexplained) lane_->streams->CheckAlive();
+  if (unexplained) {  // what another lane's device has sent may fail here
+    for (DeviceStreams* device : run_->devices) device->CheckAlive();
+  }
   status = WithValue(WithPrefix(status, place), "stage", absl::StrCat(action.stage));
   status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.micro_batch));
   status = WithValue(std::move(status), "action", ToString(action));
@@ -352,7 +371,7 @@ void StageExecutor::Leave() {
     if (absl::Status done = Guarded("the end of a lane", part); !done.ok()) run_->coordinator->Fail(std::move(done));
   };
   if (untold_ > 0)
-    guarded([this] { lane_->timeline.GiveUp(); });  // only where a look has failed: what is told refers to this
+    guarded([this] { lane_->timeline.GiveUp(this); });  // only where a look has failed: what is told refers to this
   guarded([this] { CloseLane(); });
   run_->coordinator->Leave(/*before_the_end=*/Next() != nullptr);
 }

@@ -27,6 +27,7 @@ namespace penstock {
 // Lifecycle: made when the run starts, which opens the step on the lane; once Poll() returns kDone the lane has left
 //            the run and the executor is dropped. The last lane of a run calls its `done`.
 // Fails:     the first error is recorded in the run, with stage, micro_batch and action; no action starts after it.
+//            What fails on an accelerator behind the host is an error of the action that the device has begun last.
 //            Poll() and Execute() throw nothing: an exception ends the run as an error (guard.h).
 class StageExecutor {
  public:
@@ -35,6 +36,8 @@ class StageExecutor {
   enum class Readiness { kReady, kWaiting, kDone };
   Readiness Poll();
   void Execute();
+  // Blocks until the lane's device has passed its oldest mark; false if there is none. For serial mode.
+  bool AwaitDevice();
 
   Lane& lane() { return *lane_; }
   const Run& run() const { return *run_; }
@@ -64,6 +67,7 @@ class StageExecutor {
   void SendToLeader(const Action& action);
   void Send(const Action& action);
   void Fail(absl::Status status, const Action& action);
+  void FailLate(absl::Status status);
   void Leave();
   void CloseLane();
   void Wait(StageState reason, std::optional<MessageKey> awaited = std::nullopt);
@@ -82,8 +86,10 @@ class StageExecutor {
   LaneStep step_;
   LaneAccounts accounts_;
   bool left_ = false;
-  int untold_ = 0;                        // begins and ends of actions whose times are not known yet
-  int64_t action_begin_ = 0;              // of the last action that is known to have begun
+  int untold_ = 0;              // begins and ends of actions whose times are not known yet
+  bool device_failed_ = false;  // nothing more will be known of them
+  size_t begun_ = 0;            // the position of the last action that is known to have begun, and when
+  int64_t action_begin_ = 0;
   const int64_t begin_nanos_;             // when the lane got its list
   std::optional<StageState> waiting_;     // what was last reported
   absl::flat_hash_set<MessageKey> came_;  // from the leader

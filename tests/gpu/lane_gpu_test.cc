@@ -27,12 +27,12 @@ TEST_F(LaneGpuTest, ALaneIsBusyForAsLongAsTheGpuWorks) {
   state.OpenStep();
   int64_t begun = 0;
   int64_t took = 0;
-  timeline.Begin(StageState::kForward, [&](int64_t at) { begun = at; });
+  ASSERT_TRUE(timeline.Begin(this, StageState::kForward, [&](int64_t at) { begun = at; }).ok());
   Delay(Gpu(), StreamKind::kCompute);
-  timeline.End([&](int64_t at) { took = at - begun; });
-  timeline.Read();
+  ASSERT_TRUE(timeline.End(this, [&](int64_t at) { took = at - begun; }).ok());
+  ASSERT_TRUE(timeline.Read().ok());
   EXPECT_TRUE(timeline.unread()) << "the delay is too short for this GPU";
-  while (timeline.Await()) timeline.Read();
+  while (timeline.Await().value()) ASSERT_TRUE(timeline.Read().ok());
   EXPECT_NEAR(static_cast<double>(took) / takes, 1, 0.1);
   EXPECT_NEAR(static_cast<double>(states.Snapshot()[StageState::kForward]) / takes, 1, 0.1);
 }

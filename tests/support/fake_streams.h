@@ -6,6 +6,8 @@
 // With a time of its own (KeepTime) what a test gives it with Work() takes that long behind what it has been given
 // before, while no time passes on the host: timed events are ready once the host's clock has come so far. The host's
 // clock moves on only where the host waits for one.
+//
+// Work that fails (Fault) is told late, as on hardware: by whatever the device is asked or given once it has come there.
 
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
@@ -14,8 +16,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,12 +61,19 @@ inline std::string NameOf(StreamKind stream) {
 // Threads:   any method from any thread.
 class FakeStreams : public DeviceStreams {
  public:
+  // The host's clock, and how the host waits.
+  struct HostTime {
+    std::function<int64_t()> now;
+    std::function<void(int64_t nanos)> pass;
+  };
+
   // `log` must outlive it and its events.
   FakeStreams(std::string name, StreamLog* log) : name_(std::move(name)), log_(log) {}
 
   c10::Device device() const override { return c10::Device(c10::kCPU); }
 
   void RunOn(StreamKind stream, const std::function<void()>& body) override {
+    failure_->Check(host_);
     log_->Add(Place(stream) + "{");
     const Inside inside(this, stream);
     body();
@@ -70,14 +81,17 @@ class FakeStreams : public DeviceStreams {
   }
 
   EventPtr Record(StreamKind stream) override {
-    return std::make_shared<Event>(absl::StrCat(Place(stream), "@", ++recorded_), log_, End(stream), host_waits_);
+    failure_->Check(host_);
+    return std::make_shared<Event>(absl::StrCat(Place(stream), "@", ++recorded_), log_, End(stream), host_waits_, host_,
+                                   failure_);
   }
 
   // Null without a time of its own.
   TimedEventPtr RecordTimed(StreamKind stream) override {
     TORCH_CHECK(!broken_, "CUDA error: an illegal memory access was encountered");
+    failure_->Check(host_);
     if (!host_.now) return nullptr;
-    return std::make_shared<Timed>(host_, End(stream), &open_events_, host_waits_);
+    return std::make_shared<Timed>(host_, End(stream), &open_events_, host_waits_, failure_);
   }
 
   void Wait(StreamKind stream, const EventPtr& event) override {
@@ -93,7 +107,14 @@ class FakeStreams : public DeviceStreams {
 
   void Synchronize() override {
     ++*host_waits_;
+    ++synchronized_;
     log_->Add(absl::StrCat("host waits ", name_));
+    int64_t end = 0;
+    for (const auto stream : {StreamKind::kCompute, StreamKind::kCopyIn, StreamKind::kCopyOut}) {
+      end = std::max(end, End(stream));
+    }
+    if (host_.now) host_.pass(std::max<int64_t>(0, std::min<int64_t>(end, failure_->at) - host_.now()));
+    failure_->Check(host_);
   }
 
   at::Tensor NewHostTensor(const at::Tensor& like) override {
@@ -112,17 +133,14 @@ class FakeStreams : public DeviceStreams {
   // From now on its memory is full.
   void Fill() { full_ = true; }
 
-  // The host's clock, and how the host waits.
-  struct HostTime {
-    std::function<int64_t()> now;
-    std::function<void(int64_t nanos)> pass;
-  };
   // From now on it has a time, or with an empty one none any more. Between runs only.
   void KeepTime(HostTime host) {
     absl::MutexLock lock(&mu_);
     host_ = std::move(host);
     end_.clear();
     broken_ = false;
+    failure_->at = std::numeric_limits<int64_t>::max();
+    failure_->looks = 0;
   }
   // Gives its compute stream work.
   void Work(int64_t nanos) {
@@ -130,6 +148,12 @@ class FakeStreams : public DeviceStreams {
     absl::MutexLock lock(&mu_);
     end_[StreamKind::kCompute] = begin + nanos;
   }
+  // What it has been given so far on the compute stream ends with a fault, and so does everything after it.
+  void Fault() { failure_->at = End(StreamKind::kCompute); }
+  // The next so many looks at timed events fail, though the device does its work.
+  void FailLooks(int looks) { failure_->looks = looks; }
+  // How often the host has waited for all that it was given.
+  int64_t synchronized() const { return synchronized_; }
   // What Memory() returns from now on.
   void SetMemory(const DeviceMemory& memory) {
     absl::MutexLock lock(&mu_);
@@ -149,16 +173,37 @@ class FakeStreams : public DeviceStreams {
  private:
   using Counter = std::shared_ptr<std::atomic<int64_t>>;  // events may outlive their device
 
+  // What makes its calls fail.
+  struct Failure {
+    void Check(const HostTime& host) const {
+      TORCH_CHECK(!host.now || host.now() < at, "CUDA error: an illegal memory access was encountered");
+    }
+    std::atomic<int64_t> at = std::numeric_limits<int64_t>::max();
+    std::atomic<int> looks = 0;
+  };
+
   class Event : public DeviceEvent {
    public:
-    Event(std::string name, StreamLog* log, int64_t at, Counter host_waits)
-        : name_(std::move(name)), log_(log), at_(at), host_waits_(std::move(host_waits)) {}
+    Event(std::string name, StreamLog* log, int64_t at, Counter host_waits, HostTime host,
+          std::shared_ptr<Failure> failure)
+        : name_(std::move(name)),
+          log_(log),
+          at_(at),
+          host_waits_(std::move(host_waits)),
+          host_(std::move(host)),
+          failure_(std::move(failure)) {}
     const std::string& name() const { return name_; }
     int64_t at() const { return at_; }
-    bool Ready() const override { return ready_; }
+    bool Ready() const override {
+      failure_->Check(host_);
+      return ready_;
+    }
+    // Work without a time is done at once.
     void Synchronize() const override {
       ++*host_waits_;
       log_->Add("host waits " + name_);
+      if (host_.now && at_ >= failure_->at) host_.pass(std::max<int64_t>(0, failure_->at - host_.now()));
+      failure_->Check(host_);
       ready_ = true;
     }
 
@@ -167,20 +212,34 @@ class FakeStreams : public DeviceStreams {
     StreamLog* const log_;
     const int64_t at_;
     const Counter host_waits_;
+    const HostTime host_;
+    const std::shared_ptr<Failure> failure_;
     mutable std::atomic<bool> ready_ = false;
   };
 
   class Timed : public TimedEvent {
    public:
-    Timed(HostTime host, int64_t at, std::atomic<int>* open, Counter host_waits)
-        : host_(std::move(host)), at_(at), open_(open), host_waits_(std::move(host_waits)) {
+    Timed(HostTime host, int64_t at, std::atomic<int>* open, Counter host_waits, std::shared_ptr<Failure> failure)
+        : host_(std::move(host)),
+          at_(at),
+          open_(open),
+          host_waits_(std::move(host_waits)),
+          failure_(std::move(failure)) {
       ++*open_;
     }
     ~Timed() override { --*open_; }
-    bool Ready() const override { return host_.now() >= at_; }
+    bool Ready() const override {
+      failure_->Check(host_);
+      if (failure_->looks > 0) {
+        --failure_->looks;
+        throw std::bad_alloc();
+      }
+      return host_.now() >= at_;
+    }
     void Synchronize() const override {
       ++*host_waits_;
       host_.pass(std::max<int64_t>(0, at_ - host_.now()));
+      failure_->Check(host_);
     }
     int64_t NanosSince(const TimedEvent& earlier) const override {
       return at_ - dynamic_cast<const Timed&>(earlier).at_;
@@ -191,6 +250,7 @@ class FakeStreams : public DeviceStreams {
     const int64_t at_;
     std::atomic<int>* const open_;
     const Counter host_waits_;
+    const std::shared_ptr<Failure> failure_;
   };
 
   // What runs on this stream. Inside of another device's it copies from there, and LibTorch makes the receiver wait.
@@ -229,6 +289,8 @@ class FakeStreams : public DeviceStreams {
   const Counter host_waits_ = std::make_shared<std::atomic<int64_t>>(0);
   std::atomic<bool> full_ = false;
   std::atomic<bool> broken_ = false;
+  std::atomic<int64_t> synchronized_ = 0;
+  const std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   HostTime host_;  // changes between runs only
   absl::Mutex mu_;
   DeviceMemory memory_ ABSL_GUARDED_BY(mu_) = {.total_bytes = 1000, .free_bytes = 900};

@@ -1,6 +1,8 @@
 // A pipeline on accelerators whose work takes time while the host goes on (fake_streams.h): whatever Penstock counts,
 // draws and foresees is the devices' time.
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +15,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "engine/base/clock.h"
+#include "engine/base/error.h"
 #include "engine/device/accelerators.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/pipeline.h"
@@ -27,6 +31,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::FakeClock;
 using testing::FakeStreams;
+using ::testing::HasSubstr;
 using testing::StandInStreams;
 
 constexpr int64_t kMilli = 1'000'000;
@@ -60,12 +65,14 @@ class AcceleratorTime : public ::testing::Test {
       StreamsOfStage(stage).KeepTime({.now = [clock] { return clock->NowNanos(); },
                                       .pass = [this](int64_t nanos) { clock_.AdvanceNanos(nanos); }});
     }
-    pool_ = std::make_unique<DevicePool>(devices_, mode);
+    std::vector<Device> devices = devices_;
+    devices.push_back({.name = "cpu:0", .cores = {0}});
+    pool_ = std::make_unique<DevicePool>(devices, mode);
     PipelineSpec spec;
     const LayerSpec linear{"linear", "", {{"in", kWidth}, {"out", kWidth}}};
     spec.model.layers = {linear, linear};
     spec.cut.balance = {1, 1};
-    spec.devices = {"cuda:0", "cuda:1"};
+    spec.devices = {"cuda:0", second_device_};
     spec.schedule = {"1f1b", 2, CheckpointMode::kNever};
     spec.optimizer = {.name = "sgd"};
     spec.loss.name = "mean_squared_error";
@@ -76,6 +83,11 @@ class AcceleratorTime : public ::testing::Test {
     options.before_action = [this](const Action& action) {
       if (broken_at_ == ToString(action)) throw std::runtime_error("broken");
       StreamsOfStage(action.stage).Work(CostOf(action.kind));
+      if (fault_at_ != ToString(action) || --faults_after_ > 0) return;
+      look_fails_ ? StreamsOfStage(action.stage).FailLooks(1) : StreamsOfStage(action.stage).Fault();
+    };
+    options.fault_point = [this](FaultPoint point, int stage) {
+      if (at_point_) at_point_(point, stage);
     };
     options.metrics = [this, clock](const Plan& plan) {
       std::vector<LaneDescription> lanes(plan.stages.size());
@@ -87,12 +99,13 @@ class AcceleratorTime : public ::testing::Test {
     pipeline_ = *std::move(made);
   }
 
-  absl::StatusOr<RunOutcome> TrainStep() {
+  static ContributionRequest Request() {
     ContributionRequest request;
     request.inputs = NamedTensors{{"input", at::randn({4, kWidth})}};
     request.target = at::randn({4, kWidth});
-    return pipeline_->TrainStep(std::move(request), {});
+    return request;
   }
+  absl::StatusOr<RunOutcome> TrainStep() { return pipeline_->TrainStep(Request(), {}); }
 
   // Milliseconds of a lane in a state.
   double In(int lane, StageState state) {
@@ -114,7 +127,12 @@ class AcceleratorTime : public ::testing::Test {
 
   const std::vector<Device> devices_ = Devices();
   FakeClock clock_;
+  std::string second_device_ = "cuda:1";
   std::string broken_at_;
+  std::function<void(FaultPoint, int)> at_point_;
+  std::string fault_at_;     // the end of this action's work
+  int faults_after_ = 1;     // of those that are so called
+  bool look_fails_ = false;  // instead
   std::shared_ptr<PipelineMetrics> metrics_;
   std::unique_ptr<DevicePool> pool_;
   std::unique_ptr<Pipeline> pipeline_;
@@ -174,6 +192,145 @@ TEST_F(AcceleratorTime, AFailedRunLeavesNoEvent) {
   pipeline_ = nullptr;
   EXPECT_EQ(StreamsOfStage(0).open_events(), 0);
   EXPECT_EQ(StreamsOfStage(1).open_events(), 0);
+}
+
+// --- Work that fails behind the host's back.
+
+constexpr char kFault[] = "illegal memory access";
+
+TEST_F(AcceleratorTime, AStepWhoseWorkFailsIsNoStep) {
+  struct Case {
+    const char* action;
+    int part;  // of a step's end
+    bool changed;
+  };
+  for (const Case& one :
+       {Case{"0F0", 1, false}, Case{"1F1", 1, false}, Case{"1B0", 1, false}, Case{"0B1", 1, false},
+        Case{"0OPT", 1, false}, Case{"1OPT", 1, false}, Case{"0OPT", 2, true}, Case{"1OPT", 2, true}}) {
+    Make(DevicePool::Mode::kSerial, &clock_);
+    ASSERT_TRUE(TrainStep().ok());
+    const int64_t steps = pipeline_->step();
+    const int failing = one.action[0] - '0';
+    const int64_t asked = StreamsOfStage(failing).synchronized();
+    fault_at_ = one.action;
+    faults_after_ = one.part;
+    const auto outcome = TrainStep();
+    SCOPED_TRACE(absl::StrCat(one.action, " part ", one.part));
+    ASSERT_FALSE(outcome.ok());
+    EXPECT_THAT(std::string(outcome.status().message()), HasSubstr(kFault));
+    EXPECT_EQ(pipeline_->step(), steps);
+    EXPECT_EQ(ReasonOf(pipeline_->health()), one.changed ? "PIPELINE_BROKEN" : "");
+    EXPECT_GT(StreamsOfStage(failing).synchronized(), asked);
+    EXPECT_EQ(pool_->LostDevice(), "cuda:0");  // found in the first case
+    fault_at_.clear();
+    pipeline_ = nullptr;
+    EXPECT_EQ(StreamsOfStage(0).open_events(), 0);
+    EXPECT_EQ(StreamsOfStage(1).open_events(), 0);
+  }
+}
+
+TEST_F(AcceleratorTime, AContributionWhoseLastBackwardFailsAddsNothing) {
+  Make(DevicePool::Mode::kSerial, &clock_);
+  fault_at_ = "0B1";
+  const auto outcome = pipeline_->ForwardBackward(Request());
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_THAT(std::string(outcome.status().message()), HasSubstr(kFault));
+  EXPECT_THAT(std::string(outcome.status().message()), HasSubstr("action 0B1"));
+  EXPECT_EQ(pipeline_->AccumulationBytes(), 0);
+}
+
+TEST_F(AcceleratorTime, AForwardAndABackwardWhoseWorkFailsGiveNothing) {
+  for (const char* action : {"1F1", "0B1"}) {
+    Make(DevicePool::Mode::kSerial, &clock_);
+    fault_at_ = action;
+    ForwardRequest request;
+    request.inputs = NamedTensors{{"input", at::randn({4, kWidth})}};
+    auto forward = pipeline_->Forward(std::move(request));
+    EXPECT_EQ(forward.ok(), action == std::string("0B1")) << forward.status();
+    const absl::Status status =
+        !forward.ok()
+            ? forward.status()
+            : pipeline_->Backward(forward->graph, {{"output", at::ones({4, kWidth})}}, /*retain_graph=*/false).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr(kFault));
+  }
+}
+
+TEST_F(AcceleratorTime, AnInferenceAndAnEvaluationWhoseWorkFailsGiveNothing) {
+  for (const bool evaluates : {false, true}) {
+    Make(DevicePool::Mode::kSerial, &clock_);
+    StreamsOfStage(1).Work(kMilli);  // before it; the host does not wait for that
+    StreamsOfStage(1).Fault();
+    absl::Status status;
+    absl::Notification done;
+    if (evaluates) {
+      EvaluationRequest request;
+      request.batch = Request();
+      pipeline_->EvaluateAsync(std::move(request), [&](const absl::StatusOr<RunOutcome>& outcome) {
+        status = outcome.status();
+        done.Notify();
+      });
+    } else {
+      ForwardRequest request;
+      request.inputs = NamedTensors{{"input", at::randn({4, kWidth})}};
+      pipeline_->InferAsync(std::move(request), [&](const absl::StatusOr<ForwardOutcome>& outcome) {
+        status = outcome.status();
+        done.Notify();
+      });
+    }
+    pool_->Wait(done);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(kFault)) << evaluates;
+  }
+}
+
+TEST_F(AcceleratorTime, OnThreadsWorkThatFailsFailsTheStepToo) {
+  Make(DevicePool::Mode::kThreads, RealClock());
+  fault_at_ = "0OPT";
+  faults_after_ = 2;
+  EXPECT_THAT(std::string(TrainStep().status().message()), HasSubstr(kFault));
+  EXPECT_EQ(pipeline_->step(), 0);
+}
+
+TEST_F(AcceleratorTime, AnUndoThatFailsBehindTheHostIsNone) {
+  Make(DevicePool::Mode::kSerial, &clock_);
+  ASSERT_TRUE(TrainStep().ok());
+  at_point_ = [this](FaultPoint point, int stage) {
+    if (point == FaultPoint::kUpdate && stage == 1) throw std::runtime_error("broken");
+    if (point != FaultPoint::kUndo || stage != 1) return;
+    StreamsOfStage(1).Work(kMilli);
+    StreamsOfStage(1).Fault();
+  };
+  EXPECT_FALSE(TrainStep().ok());
+  EXPECT_EQ(ReasonOf(pipeline_->health()), "PIPELINE_BROKEN");
+  EXPECT_THAT(std::string(pipeline_->health().message()), HasSubstr(kFault));
+}
+
+// What comes from a device may fail where it is awaited, by a lane of another one.
+TEST_F(AcceleratorTime, EveryDeviceOfThePipelineIsAskedWhetherItLives) {
+  second_device_ = "cpu:0";
+  Make(DevicePool::Mode::kSerial, &clock_);
+  ASSERT_TRUE(TrainStep().ok());
+  const int64_t asked = StreamsOfStage(0).synchronized();
+  broken_at_ = "1F1";
+  EXPECT_FALSE(TrainStep().ok());
+  EXPECT_GT(StreamsOfStage(0).synchronized(), asked);
+}
+
+// The device does its work, and the step is undone.
+TEST_F(AcceleratorTime, AStepThatOneLookFailsIsRolledBack) {
+  Make(DevicePool::Mode::kSerial, &clock_);
+  ASSERT_TRUE(TrainStep().ok());
+  const NamedTensors before = pipeline_->ExportState(/*with_optimizer=*/true).value();
+  fault_at_ = "1OPT";
+  faults_after_ = 2;
+  look_fails_ = true;
+  const auto outcome = TrainStep();
+  ASSERT_FALSE(outcome.ok());
+  EXPECT_EQ(ReasonOf(outcome.status()), "STEP_ROLLED_BACK") << outcome.status();
+  const NamedTensors after = pipeline_->ExportState(/*with_optimizer=*/true).value();
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < after.size(); ++i) EXPECT_TRUE(at::equal(after[i].tensor, before[i].tensor));
+  fault_at_.clear();
+  EXPECT_TRUE(TrainStep().ok());
 }
 
 }  // namespace

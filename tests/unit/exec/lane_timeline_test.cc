@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::FakeClock;
 using testing::FakeStreams;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::StreamLog;
 
@@ -30,9 +32,12 @@ class LaneTimelineTest : public ::testing::Test {
 
   // An action that the host launches in no time.
   void Launch(LaneTimeline& timeline, StageState state, int64_t nanos) {
-    timeline.Begin(state, [this](int64_t at) { told_.push_back("begin " + std::to_string(at)); });
+    ASSERT_TRUE(timeline.Begin(owner_, state, Tell("begin")).ok());
     streams_.Work(nanos);
-    timeline.End([this](int64_t at) { told_.push_back("end " + std::to_string(at)); });
+    ASSERT_TRUE(timeline.End(owner_, Tell("end")).ok());
+  }
+  std::function<void(int64_t)> Tell(const std::string& what) {
+    return [this, what = std::string(owner_) + what](int64_t at) { told_.push_back(what + " " + std::to_string(at)); };
   }
   int64_t In(StageState state) { return states_.Snapshot(clock_.NowNanos())[state]; }
   std::vector<std::string> Told() { return std::exchange(told_, {}); }
@@ -44,33 +49,34 @@ class LaneTimelineTest : public ::testing::Test {
   LaneState state_{&states_, &clock_};
   LaneTimeline timeline_{&state_, &streams_, &clock_};
   std::vector<std::string> told_;
+  const char* owner_ = "";
 };
 
 TEST_F(LaneTimelineTest, TellsACpusTimesAtOnce) {
   LaneTimeline timeline(&state_, &CpuStreams(), &clock_);
-  timeline.Begin(StageState::kForward, [this](int64_t at) { told_.push_back("begin " + std::to_string(at)); });
+  EXPECT_TRUE(timeline.Begin(owner_, StageState::kForward, Tell("begin")).ok());
   EXPECT_THAT(Told(), ElementsAre("begin 1000"));
   clock_.AdvanceNanos(5);
-  timeline.End([this](int64_t at) { told_.push_back("end " + std::to_string(at)); });
+  EXPECT_TRUE(timeline.End(owner_, Tell("end")).ok());
   EXPECT_THAT(Told(), ElementsAre("end 1005"));
   EXPECT_FALSE(timeline.unread());
-  EXPECT_FALSE(timeline.Await());
+  EXPECT_FALSE(timeline.Await().value());
 }
 
 TEST_F(LaneTimelineTest, TellsLateAndInOrderWhatTheDeviceHasPassed) {
   state_.OpenStep();
   Launch(timeline_, StageState::kForward, 100);
   Launch(timeline_, StageState::kBackward, 200);
-  timeline_.Read();
+  EXPECT_TRUE(timeline_.Read().ok());
   EXPECT_THAT(Told(), ElementsAre("begin 1000"));
   clock_.AdvanceNanos(150);  // in the middle of the second
-  timeline_.Read();
+  EXPECT_TRUE(timeline_.Read().ok());
   EXPECT_THAT(Told(), ElementsAre("end 1100", "begin 1100"));
   EXPECT_EQ(states_.state(), StageState::kBackward);
   EXPECT_EQ(In(StageState::kBackward), 50);
   EXPECT_TRUE(timeline_.unread());
   clock_.AdvanceNanos(1000);
-  timeline_.Read();
+  EXPECT_TRUE(timeline_.Read().ok());
   EXPECT_THAT(Told(), ElementsAre("end 1300"));
   EXPECT_FALSE(timeline_.unread());
   EXPECT_EQ(In(StageState::kForward), 100);
@@ -86,7 +92,7 @@ TEST_F(LaneTimelineTest, AWaitBeginsWhereTheWorkBeforeItEnds) {
   state_.WaitInStep(StageState::kWaitGradient);
   clock_.AdvanceNanos(140);
   state_.WaitInStep(StageState::kSync);
-  timeline_.Read();
+  EXPECT_TRUE(timeline_.Read().ok());
   clock_.AdvanceNanos(10);
   EXPECT_EQ(In(StageState::kForward), 100);
   EXPECT_EQ(In(StageState::kWaitGradient), 40);
@@ -98,7 +104,7 @@ TEST_F(LaneTimelineTest, InferenceInAStepFillsForAsLongAsTheDeviceTakes) {
   state_.OpenStep();
   Launch(timeline_, StageState::kInfer, 70);
   clock_.AdvanceNanos(80);
-  timeline_.Read();
+  EXPECT_TRUE(timeline_.Read().ok());
   EXPECT_EQ(In(StageState::kFilled), 70);
 }
 
@@ -127,9 +133,10 @@ TEST_F(LaneTimelineTest, IsNeverBeforeTheHostSetAMarkNorAfterItSawItPassed) {
   const auto pass = [&](int64_t host, int64_t device) {
     clock_.AdvanceNanos(host);
     drifting.now += device;
-    timeline.Begin(StageState::kForward, [this](int64_t at) { told_.push_back(std::to_string(at)); });
-    timeline.End([](int64_t) {});
-    timeline.Read();
+    EXPECT_TRUE(
+        timeline.Begin(owner_, StageState::kForward, [this](int64_t at) { told_.push_back(std::to_string(at)); }).ok());
+    EXPECT_TRUE(timeline.End(owner_, [](int64_t) {}).ok());
+    EXPECT_TRUE(timeline.Read().ok());
   };
   pass(0, 0);
   pass(100, 130);
@@ -145,38 +152,102 @@ TEST_F(LaneTimelineTest, BeginsBehindTheWorkOfOtherLanes) {
   streams_.Work(300);
   Launch(timeline, StageState::kForward, 100);
   clock_.AdvanceNanos(1000);
-  timeline.Read();
+  EXPECT_TRUE(timeline.Read().ok());
   EXPECT_THAT(Told(), ElementsAre("begin 1350", "end 1450"));
 }
 
 TEST_F(LaneTimelineTest, MeasuresFromTheMarkBeforeAcrossAPause) {
   Launch(timeline_, StageState::kForward, 100);
   clock_.AdvanceNanos(1'000'000);
-  timeline_.Read();
+  EXPECT_TRUE(timeline_.Read().ok());
   Launch(timeline_, StageState::kForward, 30);
   clock_.AdvanceNanos(100);
-  timeline_.Read();
+  EXPECT_TRUE(timeline_.Read().ok());
   EXPECT_THAT(Told(), ElementsAre("begin 1000", "end 1100", "begin 1001000", "end 1001030"));
 }
 
-TEST_F(LaneTimelineTest, ADeviceThatCanTellNoMoreIsTakenAtTheHostsTime) {
+TEST_F(LaneTimelineTest, WorkThatFailsIsNeverTakenAsDone) {
   Launch(timeline_, StageState::kForward, 100);
+  streams_.Fault();
+  Launch(timeline_, StageState::kBackward, 100);
   clock_.AdvanceNanos(60);
+  EXPECT_TRUE(timeline_.Read().ok());
+  EXPECT_THAT(Told(), ElementsAre("begin 1000"));
+  clock_.AdvanceNanos(60);
+  EXPECT_THAT(std::string(timeline_.Read().message()), HasSubstr("illegal memory access"));
+  EXPECT_THAT(std::string(timeline_.Await().status().message()), HasSubstr("illegal memory access"));
+  EXPECT_FALSE(timeline_.Begin(owner_, StageState::kForward, Tell("begin")).ok());
+  EXPECT_THAT(Told(), IsEmpty());
+}
+
+TEST_F(LaneTimelineTest, WaitingTellsThatTheWorkHasFailed) {
+  Launch(timeline_, StageState::kForward, 100);
+  streams_.Fault();
+  EXPECT_TRUE(timeline_.Read().ok());
+  EXPECT_FALSE(timeline_.Await().ok());
+  EXPECT_THAT(Told(), ElementsAre("begin 1000"));
+}
+
+TEST_F(LaneTimelineTest, AnActionWhoseEndCantBeMarkedHasFailedAndEndsBehindItsBegin) {
+  Launch(timeline_, StageState::kForward, 50);
+  ASSERT_TRUE(timeline_.Begin(owner_, StageState::kForward, Tell("begin")).ok());
   streams_.Break();
-  timeline_.Begin(StageState::kBackward, [this](int64_t at) { told_.push_back("failed " + std::to_string(at)); });
-  EXPECT_THAT(Told(), ElementsAre("begin 1060", "end 1060", "failed 1060"));
+  EXPECT_FALSE(timeline_.End(owner_, Tell("end")).ok());
+  EXPECT_FALSE(timeline_.Begin(owner_, StageState::kBackward, Tell("never")).ok());
+  EXPECT_TRUE(timeline_.Read().ok());
+  EXPECT_THAT(Told(), ElementsAre("begin 1000"));
+  EXPECT_TRUE(timeline_.Await().value());
+  EXPECT_TRUE(timeline_.Read().ok());
+  EXPECT_THAT(Told(), ElementsAre("end 1050", "begin 1050", "end 1050"));
+  EXPECT_EQ(states_.state(), StageState::kSetup) << "no action";
+}
+
+// Training and inference share a lane.
+TEST_F(LaneTimelineTest, OnlyTheMarksOfTheOneThatGoesAreGivenUpOnceTheDeviceHasDoneItsWork) {
+  state_.OpenStep();
+  owner_ = "A ";
+  Launch(timeline_, StageState::kForward, 100);
+  owner_ = "B ";
+  Launch(timeline_, StageState::kInfer, 50);
+  streams_.FailLooks(1);
+  EXPECT_EQ(timeline_.Read().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Told(), IsEmpty());
+  streams_.FailLooks(1);
+  timeline_.GiveUp(owner_);
+  EXPECT_EQ(streams_.synchronized(), 1);
+  EXPECT_THAT(Told(), ElementsAre("B begin 1150", "B end 1150"));
+  EXPECT_TRUE(timeline_.Read().ok());
+  EXPECT_THAT(Told(), ElementsAre("A begin 1000", "A end 1100"));
   EXPECT_FALSE(timeline_.unread());
-  EXPECT_EQ(states_.state(), StageState::kBackward);
-  EXPECT_EQ(streams_.open_events(), 0);
+  EXPECT_EQ(In(StageState::kForward), 100);
+  EXPECT_EQ(In(StageState::kFilled), 50) << "the device did it all the same";
+}
+
+TEST_F(LaneTimelineTest, MarksThatNobodyOwnsGoWithADeviceThatCanTellNoMore) {
+  owner_ = "A ";
+  Launch(timeline_, StageState::kForward, 100);
+  streams_.Fault();
+  owner_ = "B ";
+  Launch(timeline_, StageState::kInfer, 50);
+  owner_ = "A ";
+  clock_.AdvanceNanos(200);
+  timeline_.GiveUp(owner_);
+  EXPECT_THAT(Told(), ElementsAre("A begin 1200", "A end 1200"));
+  EXPECT_FALSE(timeline_.Read().ok()) << "B's";
+  timeline_.GiveUp("B ");
+  EXPECT_THAT(Told(), ElementsAre("B begin 1200", "B end 1200"));
+  EXPECT_FALSE(timeline_.unread());
+  EXPECT_EQ(states_.state(), StageState::kSetup) << "no action";
+  EXPECT_EQ(streams_.open_events(), 1);
 }
 
 TEST_F(LaneTimelineTest, WaitsForTheOldestWhereNothingElseMovesOn) {
   Launch(timeline_, StageState::kForward, 100);
-  timeline_.Read();
-  ASSERT_TRUE(timeline_.Await());
+  EXPECT_TRUE(timeline_.Read().ok());
+  ASSERT_TRUE(timeline_.Await().value());
   EXPECT_EQ(clock_.NowNanos(), 1100);
-  timeline_.Read();
-  EXPECT_FALSE(timeline_.Await());
+  EXPECT_TRUE(timeline_.Read().ok());
+  EXPECT_FALSE(timeline_.Await().value());
 }
 
 TEST_F(LaneTimelineTest, MayGoWithMarksThatNobodyRead) {
