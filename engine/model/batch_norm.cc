@@ -118,12 +118,12 @@ BatchNorm::Note BatchNorm::Merged(const Note& left, const Note& right) {
 
 void BatchNorm::Update(const Note& note) {
   tensors_.num_batches_tracked.add_(1);
-  const double share = options_.momentum.value_or(1 / tensors_.num_batches_tracked.to(at::kDouble).item<double>());
-  const auto move = [share](const at::Tensor& running, const at::Tensor& seen) {
-    running.copy_(running.to(at::kDouble) * (1 - share) + seen * share);
+  const auto move_by = [&](const auto& share) {
+    tensors_.running_mean.copy_(tensors_.running_mean.to(at::kDouble) * (1 - share) + note.mean * share);
+    tensors_.running_var.copy_(tensors_.running_var.to(at::kDouble) * (1 - share) + note.variance * share);
   };
-  move(tensors_.running_mean, note.mean);
-  move(tensors_.running_var, note.variance);
+  if (options_.momentum.has_value()) return move_by(*options_.momentum);
+  move_by(tensors_.num_batches_tracked.to(at::kDouble).reciprocal());  // a number that the host does not wait for
 }
 
 }  // namespace penstock

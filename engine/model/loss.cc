@@ -12,10 +12,13 @@
 #include <cmath>
 #include <limits>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "engine/base/error.h"
 #include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
@@ -99,7 +102,7 @@ class CrossEntropy : public Loss {
     at::Tensor weights;
     if (weighs()) {
       if (absl::Status fits = CheckClassWeights(classes); !fits.ok()) ThrowStatus(std::move(fits));
-      weights = class_weights_.to(output.options(), /*non_blocking=*/true);
+      weights = ClassWeightsLike(output);
     }
     const auto loss = [&](const at::Tensor& scores, const at::Tensor& labels) {
       return at::cross_entropy_loss(scores, labels, weights, reduction, settings_.ignore_index,
@@ -152,8 +155,19 @@ class CrossEntropy : public Loss {
                      absl::StrCat(wrong[0].item<int64_t>()));
   }
 
+  // Placed once: the host waits for a copy of memory that is not pinned.
+  at::Tensor ClassWeightsLike(const at::Tensor& output) const {
+    absl::MutexLock lock(&mu_);
+    for (const at::Tensor& placed : placed_weights_) {
+      if (placed.device() == output.device() && placed.scalar_type() == output.scalar_type()) return placed;
+    }
+    return placed_weights_.emplace_back(class_weights_.to(output.options()));
+  }
+
   const Settings settings_;
   at::Tensor class_weights_;  // on the host, as doubles; undefined without
+  mutable absl::Mutex mu_;
+  mutable std::vector<at::Tensor> placed_weights_ ABSL_GUARDED_BY(mu_);  // by device and type
 };
 
 // Under autocast an output is narrower than its signature says, and so than its target.

@@ -1,5 +1,6 @@
 #include "tests/support/stand_in_device.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,7 +19,9 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -56,6 +59,38 @@ c10::Allocator* TheAllocator() {
   static auto* allocator = new StandInAllocator;
   return allocator;
 }
+
+// Memory of the host that devices reach by themselves: pieces that NewHostTensor() made and somebody still has.
+class PinnedMemory {
+ public:
+  static PinnedMemory& The() {
+    static auto* memory = new PinnedMemory;
+    return *memory;
+  }
+  c10::DataPtr Allocate(size_t bytes) {
+    void* memory = std::aligned_alloc(64, (bytes + 64) / 64 * 64);
+    const std::lock_guard<std::mutex> lock(mu_);
+    pieces_.insert(memory);
+    return {memory, memory, &Free, c10::Device(c10::kCPU)};
+  }
+  bool Has(const void* begin) {
+    const std::lock_guard<std::mutex> lock(mu_);
+    return pieces_.contains(begin);
+  }
+
+ private:
+  static void Free(void* memory) {
+    {
+      const std::lock_guard<std::mutex> lock(The().mu_);
+      The().pieces_.erase(memory);
+    }
+    std::free(memory);
+  }
+  std::mutex mu_;
+  std::set<const void*> pieces_;
+};
+
+bool IsPinned(const at::Tensor& tensor) { return PinnedMemory::The().Has(tensor.storage().data()); }
 
 // Memory of the host as that of a device, which keeps it from then on.
 c10::Storage Adopt(const c10::Storage& host, c10::Device device) {
@@ -170,8 +205,30 @@ std::atomic<int64_t> host_waits = 0;
 std::atomic<int64_t> host_copy_bytes = 0;
 std::atomic<int64_t> device_copy_bytes = 0;
 
+// Whether a GPU's kernel for an operator hands the host numbers of the device: sizes of results, mostly.
+bool MakesTheHostWait(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  static const auto* waiting = new std::set<std::string>{"aten::_local_scalar_dense",
+                                                         "aten::masked_select",
+                                                         "aten::nonzero",
+                                                         "aten::equal",
+                                                         "aten::bincount",
+                                                         "aten::_unique2",
+                                                         "aten::unique_dim",
+                                                         "aten::unique_consecutive"};
+  const std::string& name = op.schema().name();
+  if (waiting->contains(name)) return true;
+  if (name == "aten::repeat_interleave") return true;  // of counts on the device
+  if (name != "aten::index" && name != "aten::index_put_" && name != "aten::_index_put_impl_") return false;
+  const auto arguments = static_cast<std::ptrdiff_t>(op.schema().arguments().size());
+  for (const std::optional<at::Tensor>& index : (stack.end() - arguments + 1)->toOptionalTensorVector()) {
+    if (!index.has_value() || !index->defined()) continue;
+    if (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte) return true;
+  }
+  return false;
+}
+
 void RunOnHost(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  if (op.schema().name() == "aten::_local_scalar_dense") ++host_waits;
+  if (MakesTheHostWait(op, *stack)) ++host_waits;
   HostCall call;
   const auto arguments = static_cast<std::ptrdiff_t>(op.schema().arguments().size());
   for (auto value = stack->end() - arguments; value != stack->end(); ++value) *value = call.Argument(std::move(*value));
@@ -200,7 +257,9 @@ at::Tensor EmptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optio
 
 // The one operator for which tensors may stand on two devices.
 at::Tensor CopyFrom(const at::Tensor& source, const at::Tensor& target, bool non_blocking) {
-  if (!non_blocking && (source.is_cpu() || target.is_cpu())) ++host_waits;
+  if (source.is_cpu() != target.is_cpu()) {
+    if (!non_blocking || !IsPinned(source.is_cpu() ? source : target)) ++host_waits;
+  }
   if (source.is_cpu() != target.is_cpu()) {
     host_copy_bytes += static_cast<int64_t>(source.nbytes());
   } else if (source.device() != target.device()) {
@@ -289,6 +348,7 @@ struct StandInHooks : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  bool isPinnedPtr(const void* data) const override { return PinnedMemory::The().Has(data); }
 };
 
 [[maybe_unused]] const bool registered = [] {
@@ -323,6 +383,15 @@ void StandInStreams::RunOn(StreamKind stream, const std::function<void()>& body)
   const c10::DeviceGuard current(device_);
   const BackwardHere backward_here;
   FakeStreams::RunOn(stream, body);
+}
+
+at::Tensor StandInStreams::NewHostTensor(const at::Tensor& like) {
+  at::globalContext().lazyInitDevice(kType);  // before, nothing counts as pinned
+  const at::Tensor form = FakeStreams::NewHostTensor(like);
+  const size_t bytes = form.storage().nbytes();
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, PinnedMemory::The().Allocate(bytes),
+                       c10::GetCPUAllocator(), /*resizable=*/false);
+  return WithStorage(form, std::move(storage), c10::DispatchKey::CPU);
 }
 
 }  // namespace penstock::testing

@@ -14,8 +14,8 @@ namespace penstock::testing {
 
 inline constexpr int kStandInDevices = 2;
 
-// How often an operator has made the host wait for a device: to read one number, or to copy between the two and not let
-// it go on.
+// How often an operator has made the host wait for a device: to read one number, to learn how large its result is, or to
+// copy between the two and not let it go on. A copy lets it go on only from or to pinned memory (NewHostTensor).
 int64_t HostWaits();
 // The bytes that have been copied between the host and a device, either way.
 int64_t HostCopyBytes();
@@ -31,6 +31,7 @@ class StandInStreams : public FakeStreams {
 
   c10::Device device() const override { return device_; }
   void RunOn(StreamKind stream, const std::function<void()>& body) override;
+  at::Tensor NewHostTensor(const at::Tensor& like) override;
 
  private:
   const c10::Device device_;

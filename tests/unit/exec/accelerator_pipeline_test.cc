@@ -5,6 +5,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
@@ -455,6 +456,47 @@ TEST_F(AcceleratorPipeline, NoOperatorOfAStepMakesTheHostWait) {
   EXPECT_TRUE(outcome->outputs[0].value.tensor()->is_cpu());
 }
 
+// Neither does a step of other layers, losses and optimizers, once what never changes stands on its device.
+TEST_F(AcceleratorPipeline, NoOperatorOfALaterStepMakesTheHostWait) {
+  std::vector<std::pair<std::string, PipelineSpec>> specs;
+  const auto add = [&](const std::string& name, const std::function<void(PipelineSpec&)>& change) {
+    PipelineSpec spec = Spec(CheckpointMode::kExceptLast);
+    spec.model.layers = {kLinear, {"batch_norm", "", {{"features", kWidth}}}, {"gelu", "", {}}, kLinear};
+    spec.cut.balance = {2, 2};
+    spec.devices = {"cuda:0", "cuda:1"};
+    change(spec);
+    specs.emplace_back(name, spec);
+  };
+  add("batch norm", [](PipelineSpec&) {});
+  add("batch norm that averages", [](PipelineSpec& spec) { spec.model.layers[1].options["cumulative"] = true; });
+  add("deferred batch norm", [](PipelineSpec& spec) { spec.model.deferred_batch_norm = true; });
+  add("logits", [](PipelineSpec& spec) {
+    spec.loss = {.name = "binary_cross_entropy", .options = {{"pos_weight", 2.0}}};
+  });
+  for (const char* optimizer : {"sgd", "adam", "adagrad", "rmsprop", "lion"}) {
+    add(optimizer, [&](PipelineSpec& spec) { spec.optimizer = {.name = optimizer, .options = {}, .clip_norm = 1e-3}; });
+  }
+  PipelineSpec weighing = Gpt(/*dropout=*/0);
+  weighing.loss.class_weights = {1, 2, 3, 4, 5};
+  specs.emplace_back("class weights", weighing);
+  for (const auto& [name, spec] : specs) {
+    SCOPED_TRACE(name);
+    auto pipeline = Make(spec);
+    ASSERT_NE(pipeline, nullptr);
+    int64_t before = 0;
+    for (int step = 0; step < 2; ++step) {
+      before = testing::HostWaits();
+      Rows rows = name == "class weights" ? NewTokens(8) : NewRows();
+      if (name == "logits") rows.target = rows.target.sigmoid();
+      ContributionRequest request = WithOutputs(*pipeline, rows);
+      if (step == 1 && name == "class weights") request.weights = at::rand({8});
+      const auto outcome = pipeline->TrainStep(std::move(request), {});
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+    }
+    EXPECT_EQ(testing::HostWaits(), before);
+  }
+}
+
 // Once on each stage for the norms, without which nobody can clip, and for the end of the run: however many micro-batches.
 TEST_F(AcceleratorPipeline, TheHostWaitsForNoActionOfAStep) {
   std::vector<int64_t> waits;
@@ -551,6 +593,35 @@ TEST_F(AcceleratorPipeline, ALayerOfLayersStandsOnOneDevice) {
 }
 
 // The stand-ins themselves: what passes on them would pass on hardware.
+TEST(StandInDevice, CountsWhatMakesTheHostWait) {
+  const Device device = Devices()[0];
+  const at::Tensor here = at::ones({3}, TorchDevice(device));
+  const at::Tensor flags = here.gt(0);
+  const at::Tensor index = flags.to(at::kLong);
+  const auto waits = [](const std::function<void()>& body) {
+    const int64_t before = testing::HostWaits();
+    body();
+    return testing::HostWaits() - before;
+  };
+  EXPECT_EQ(waits([&] { here.sum().item(); }), 1);
+  EXPECT_EQ(waits([&] { here.masked_select(flags); }), 1);
+  EXPECT_EQ(waits([&] { here.nonzero(); }), 1);
+  EXPECT_GE(waits([&] { here.index({flags}); }), 1);
+  EXPECT_EQ(waits([&] { here.index({index}); }), 0);
+  EXPECT_EQ(waits([&] { here.clone().index_put_({flags}, here); }), 1);
+  EXPECT_EQ(waits([&] { here.clone().index_put_({index}, here); }), 0);
+  EXPECT_EQ(waits([&] { (void)at::equal(here, here); }), 1);
+  EXPECT_EQ(waits([&] { here.add(here).mul_(2).masked_fill(flags, 1); }), 0);
+  const at::Tensor pinned = StreamsOf(device).NewHostTensor(at::ones({3}));
+  EXPECT_TRUE(pinned.is_pinned());
+  EXPECT_FALSE(at::ones({3}).is_pinned());
+  EXPECT_EQ(waits([&] { here.copy_(pinned, /*non_blocking=*/true); }), 0);
+  EXPECT_EQ(waits([&] { pinned.narrow(0, 1, 2).copy_(here.narrow(0, 0, 2), /*non_blocking=*/true); }), 0);
+  EXPECT_EQ(waits([&] { here.copy_(pinned); }), 1);
+  EXPECT_EQ(waits([&] { here.copy_(at::ones({3}), /*non_blocking=*/true); }), 1);
+  EXPECT_EQ(waits([&] { at::ones({3}).copy_(here, /*non_blocking=*/true); }), 1);
+}
+
 TEST(StandInDevice, RefusesTensorsOfTwoDevices) {
   const at::Tensor here = at::ones({3}, TorchDevice(Devices()[0]));
   const at::Tensor there = at::ones({3}, TorchDevice(Devices()[1]));
