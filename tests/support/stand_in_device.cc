@@ -19,13 +19,15 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace penstock::testing {
 namespace {
@@ -69,25 +71,25 @@ class PinnedMemory {
   }
   c10::DataPtr Allocate(size_t bytes) {
     void* memory = std::aligned_alloc(64, (bytes + 64) / 64 * 64);
-    const std::lock_guard<std::mutex> lock(mu_);
+    absl::MutexLock lock(&mu_);
     pieces_.insert(memory);
     return {memory, memory, &Free, c10::Device(c10::kCPU)};
   }
   bool Has(const void* begin) {
-    const std::lock_guard<std::mutex> lock(mu_);
+    absl::MutexLock lock(&mu_);
     return pieces_.contains(begin);
   }
 
  private:
   static void Free(void* memory) {
     {
-      const std::lock_guard<std::mutex> lock(The().mu_);
+      absl::MutexLock lock(&The().mu_);
       The().pieces_.erase(memory);
     }
     std::free(memory);
   }
-  std::mutex mu_;
-  std::set<const void*> pieces_;
+  absl::Mutex mu_;
+  std::set<const void*> pieces_ ABSL_GUARDED_BY(mu_);
 };
 
 bool IsPinned(const at::Tensor& tensor) { return PinnedMemory::The().Has(tensor.storage().data()); }
