@@ -23,20 +23,22 @@
 namespace penstock {
 namespace {
 
-// Counts the bytes that this thread allocates and has not yet freed, through LibTorch's reporting hook; `around`, which
-// may be null, is told as before.
+// Counts the bytes of a device that this thread allocates and has not yet freed, through the hook that LibTorch's
+// allocators report to; `around`, which may be null, is told as before. The allocator's own sums are those of all
+// threads, others' pipelines among them.
 class LiveBytes : public c10::MemoryReportingInfoBase {
  public:
-  explicit LiveBytes(c10::MemoryReportingInfoBase* around) : around_(around) {}
+  LiveBytes(c10::Device device, c10::MemoryReportingInfoBase* around) : device_(device), around_(around) {}
   void reportMemoryUsage(void* block, int64_t change, size_t allocated, size_t reserved, c10::Device device) override {
     if (around_ != nullptr) around_->reportMemoryUsage(block, change, allocated, reserved, device);
-    live_ += change;
+    if (device.type() == device_.type() && (device.is_cpu() || device.index() == device_.index())) live_ += change;
   }
   void reportOutOfMemory(int64_t, size_t, size_t, c10::Device) override {}
   bool memoryProfilingEnabled() const override { return true; }
   int64_t live() const { return live_; }
 
  private:
+  const c10::Device device_;
   c10::MemoryReportingInfoBase* const around_;
   int64_t live_ = 0;
 };
@@ -134,6 +136,7 @@ Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, bool halves, Dev
   }
   KeyedRandom random(0, StepId(0), MicroBatchIndex(0), LayerIndex(0));
   auto memory = std::make_shared<LiveBytes>(
+      streams.device(),
       static_cast<c10::MemoryReportingInfoBase*>(c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE)));
   Timing timing;
   Returned returned;
@@ -141,10 +144,9 @@ Timing RunOnce(const NamedLayer& layer, const Arrival& arrival, bool halves, Dev
     c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
     const AutocastGuard precision(streams.device().type(), AutocastType(settings.autocast));
     const int64_t begin = DoneNanos(streams, clock);
-    const int64_t before = streams.Memory().allocated_bytes;
     returned.outputs = RunLayer(layer, inputs, {.training = true, .recomputing = false, .random = &random}, tracker);
     timing.forward_nanos = DoneNanos(streams, clock) - begin;
-    timing.stash_bytes = before < 0 ? memory->live() : streams.Memory().allocated_bytes - before;
+    timing.stash_bytes = memory->live();
   }
   for (const SkipName& name : declared.stashes) returned.stashed[name] = *tracker.Take(name);
   next.values = returned.outputs.MapTensors(WithoutGraph);

@@ -20,8 +20,8 @@ struct Arrival {
 
 // Runs the layer forward and backward on the calling thread, a first time to warm up, then as often as the options say;
 // the medians count; with `halves`, after each run there is one with its backward in two halves. Bytes are what the
-// device's allocator says, or what LibTorch's reports for this thread where the device counts none. Layer and values
-// stand on the device of `streams`. Leaves in `arrival` what reaches the next layer.
+// device's allocator reports to LibTorch for this thread. Layer and values stand on the device of `streams`. Leaves in
+// `arrival` what reaches the next layer.
 //
 // Fails:     throws INVALID_ARGUMENT / SPEC_INVALID "some parameter already has gradient", for that would grow, and
 //            what the layer throws; it runs under RunTorch, with gradients on.

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -46,11 +47,38 @@ void* HostAddress(const void* address) { return reinterpret_cast<void*>(reinterp
 
 thread_local c10::DeviceIndex current_device = 0;
 
+// A piece of a device's memory, reported to LibTorch's profilers as a GPU's allocator does.
+class Piece {
+ public:
+  // Keeps `memory`, or what `keeper` keeps.
+  Piece(void* memory, size_t bytes, c10::Device device, c10::Storage keeper = {})
+      : memory_(memory), bytes_(static_cast<int64_t>(bytes)), device_(device), keeper_(std::move(keeper)) {
+    Report(bytes_);
+  }
+  ~Piece() {
+    Report(-bytes_);
+    if (!keeper_) std::free(memory_);
+  }
+  Piece(const Piece&) = delete;
+  Piece& operator=(const Piece&) = delete;
+  static c10::DataPtr Give(std::unique_ptr<Piece> piece) {
+    Piece* const given = piece.release();
+    return {DeviceAddress(given->memory_), given, [](void* old) { delete static_cast<Piece*>(old); }, given->device_};
+  }
+
+ private:
+  void Report(int64_t change) const { c10::reportMemoryUsageToProfiler(memory_, change, 0, 0, device_); }
+  void* const memory_;
+  const int64_t bytes_;
+  const c10::Device device_;
+  const c10::Storage keeper_;
+};
+
 class StandInAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* memory = bytes == 0 ? nullptr : std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-    return {DeviceAddress(memory), memory, &std::free, c10::Device(kType, current_device)};
+    return Piece::Give(std::make_unique<Piece>(memory, bytes, c10::Device(kType, current_device)));
   }
   void copy_data(void* target, const void* source, size_t bytes) const override {
     std::memcpy(HostAddress(target), HostAddress(source), bytes);
@@ -96,9 +124,8 @@ bool IsPinned(const at::Tensor& tensor) { return PinnedMemory::The().Has(tensor.
 
 // Memory of the host as that of a device, which keeps it from then on.
 c10::Storage Adopt(const c10::Storage& host, c10::Device device) {
-  c10::DataPtr memory(
-      DeviceAddress(const_cast<void*>(host.data())), new c10::Storage(host),
-      [](void* keeper) { delete static_cast<c10::Storage*>(keeper); }, device);
+  c10::DataPtr memory =
+      Piece::Give(std::make_unique<Piece>(const_cast<void*>(host.data()), host.nbytes(), device, host));
   return {c10::Storage::use_byte_size_t(), host.nbytes(), std::move(memory), TheAllocator(), /*resizable=*/true};
 }
 

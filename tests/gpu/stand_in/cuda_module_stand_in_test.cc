@@ -2,7 +2,9 @@
 // what it asks of CUDA, in which order, on which stream. Kernels don't run, copies do.
 
 #include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,10 +14,12 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/autograd/seeds.h"
 #include "engine/base/ids.h"
+#include "engine/base/thread.h"
 #include "engine/device/accelerators.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/device/cuda_module.h"
@@ -298,6 +302,28 @@ TEST_F(CudaModuleStandIn, MemoryIsWhatTheAllocatorCounts) {
   EXPECT_EQ(after.peak_allocated_bytes, before.allocated_bytes + bytes);
   Gpu().ResetPeak();
   EXPECT_EQ(Gpu().Memory().peak_allocated_bytes, before.allocated_bytes);
+}
+
+// What the planner measures of a layer.
+TEST_F(CudaModuleStandIn, TheAllocatorReportsToTheThreadThatAsks) {
+  class Noted : public c10::MemoryReportingInfoBase {
+   public:
+    void reportMemoryUsage(void*, int64_t change, size_t, size_t, c10::Device device) override {
+      noted.emplace_back(device, change);
+    }
+    void reportOutOfMemory(int64_t, size_t, size_t, c10::Device) override {}
+    bool memoryProfilingEnabled() const override { return true; }
+    std::vector<std::pair<c10::Device, int64_t>> noted;
+  };
+  const auto memory = std::make_shared<Noted>();
+  {
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, memory);
+    Thread("other", [] { at::empty({1 << 20}, OnGpu()); });
+    at::empty({1 << 20}, OnGpu(1));
+  }
+  const int64_t bytes = 4 << 20;
+  EXPECT_THAT(memory->noted,
+              ::testing::ElementsAre(std::pair(Gpu(1).device(), bytes), std::pair(Gpu(1).device(), -bytes)));
 }
 
 TEST_F(CudaModuleStandIn, TellsAFullDevice) {

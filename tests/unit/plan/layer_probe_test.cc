@@ -1,10 +1,14 @@
 #include "engine/plan/layer_probe.h"
 
 #include <ATen/ops/ones.h>
+#include <c10/core/Allocator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "engine/base/error.h"
+#include "engine/base/thread.h"
 #include "engine/device/torch_status.h"
 #include "tests/support/fake_streams.h"
 
@@ -32,28 +36,51 @@ TEST(LayerProbe, AGradientFromBeforeIsRefused) {
   EXPECT_TRUE(layer.layer->parameters()[0].tensor.grad().equal(before));
 }
 
-// A device that counts its memory, and how often it was waited for.
-class CountingStreams : public testing::FakeStreams {
+// A device whose memory grows by what other threads do, and that counts how often it was waited for.
+class BusyStreams : public testing::FakeStreams {
  public:
-  explicit CountingStreams(testing::StreamLog* log) : FakeStreams("cuda0", log) {}
-  DeviceMemory Memory() override { return {.allocated_bytes = 1000 + 512 * asked_++}; }
+  explicit BusyStreams(testing::StreamLog* log) : FakeStreams("cuda0", log) {}
+  c10::Device device() const override { return {c10::kPrivateUse1, 1}; }
+  DeviceMemory Memory() override { return {.allocated_bytes = 1000 + 4096 * asked_++}; }
 
  private:
   int asked_ = 0;
 };
 
+// Keeps 512 bytes of that device, as its allocator reports it, and gives as many back.
+class KeepsOnDevice : public Layer {
+ public:
+  Batch Forward(const Batch& inputs, const LayerContext& /*context*/) override {
+    const auto report = [this](int64_t bytes, c10::Device device) {
+      c10::reportMemoryUsageToProfiler(this, bytes, 1 << 20, 1 << 20, device);
+    };
+    report(2048, {c10::kPrivateUse1, 1});
+    report(-1536, {c10::kPrivateUse1, 1});
+    report(100, {c10::kPrivateUse1, 0});
+    Thread("other", [&] { report(100, {c10::kPrivateUse1, 1}); });  // of another pipeline
+    kept_ = at::ones({64});                                         // on the host
+    return inputs;
+  }
+  std::vector<TensorSignature> InputSignature() const override { return {{"", DataType::kUnspecified, {}, true}}; }
+  std::vector<TensorSignature> OutputSignature() const override { return {{"", DataType::kUnspecified, {}, true}}; }
+
+ private:
+  at::Tensor kept_;
+};
+
+// Of what this thread does.
 TEST(LayerProbe, AnAcceleratorsAllocatorSaysWhatIsKept) {
-  auto layers = BuildLayers({{.kind = "linear", .name = "a", .options = {{"in", int64_t{3}}, {"out", int64_t{2}}}}}, 0);
-  ASSERT_TRUE(layers.ok()) << layers.status();
+  NamedLayer layer;
+  layer.layer = std::make_unique<KeepsOnDevice>();
   testing::StreamLog log;
-  CountingStreams streams(&log);
+  BusyStreams streams(&log);
   LayerProfile profile;
   const absl::Status status = RunTorch([&] {
-    Arrival arrival{.values = Batch(at::ones({4, 3})), .skips = {}};
-    profile = MeasureLayer((*layers)[0], arrival, streams, {}, {.rows = 4, .repeats = 2}, RealClock());
+    Arrival arrival{.values = Batch(at::ones({4, 3}).requires_grad_(true)), .skips = {}};
+    profile = MeasureLayer(layer, arrival, streams, {}, {.rows = 4, .repeats = 2}, RealClock());
   });
   ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(profile.stash_bytes, 512);  // from one question to the next
+  EXPECT_EQ(profile.stash_bytes, 512);
   // Before and after each forward, and each backward: kernels run on when the host is done.
   EXPECT_EQ(log.Take(), std::vector<std::string>(3 * 4, "host waits cuda0"));
 }
