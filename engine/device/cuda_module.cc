@@ -1,5 +1,6 @@
 #include "engine/device/cuda_module.h"
 
+#include <ATen/ops/ones.h>
 #include <dlfcn.h>
 
 #include <utility>
@@ -25,6 +26,15 @@ int64_t FreeBytes(DeviceStreams& device) {
   return status.ok() ? free : 0;
 }
 
+// A kernel of LibTorch's: it has none for a GPU that is older or newer than those it was compiled for.
+std::string WhyUnusable(DeviceStreams& device) {
+  const absl::Status status = RunTorch([&] {
+    device.RunOn(StreamKind::kCompute, [&] { at::ones({1}, at::TensorOptions().device(device.device())); });
+    device.Synchronize();
+  });
+  return std::string(status.message());
+}
+
 }  // namespace
 
 OpenedCuda OpenCudaModule(const CudaLibraries& libraries) {
@@ -47,6 +57,7 @@ OpenedCuda OpenCudaModule(const CudaLibraries& libraries) {
   OpenedCuda opened{.found = {.count = static_cast<int>(module->devices.size()), .free_bytes = {}, .why_none = ""},
                     .devices = module->devices};
   opened.found.free_bytes = [devices = module->devices](int index) { return FreeBytes(*devices.at(index)); };
+  opened.found.why_unusable = [devices = module->devices](int index) { return WhyUnusable(*devices.at(index)); };
   return opened;
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/base/status_macros.h"
 #include "engine/device/accelerators.h"
 
@@ -44,19 +45,37 @@ std::optional<Device> NamedDevice(std::string_view name) {
   return device;
 }
 
-// Whether the machine has a device; a CPU can be as many as one likes.
+std::string WhyUnusable(const CudaFound& cuda, int index) {
+  return cuda.why_unusable ? cuda.why_unusable(index) : std::string();
+}
+
+// Whether the machine has a device and can use it; a CPU can be as many as one likes.
 absl::Status CheckPresent(const Device& device, const CudaFound& cuda, const std::string& field,
                           const std::string& entry) {
-  if (device.kind == DeviceKind::kCpu || device.index < cuda.count) return absl::OkStatus();
+  if (device.kind == DeviceKind::kCpu) return absl::OkStatus();
+  if (device.index < cuda.count) {
+    const std::string why = WhyUnusable(cuda, device.index);
+    return why.empty() ? absl::OkStatus()
+                       : InvalidField(field, absl::StrCat("this CUDA device can't be used: ", why), entry);
+  }
   if (cuda.count == 0) return InvalidField(field, absl::StrCat("there is no CUDA device: ", cuda.why_none), entry);
   return InvalidField(field, absl::StrCat("there are only ", cuda.count, " CUDA devices"), entry);
 }
 
 // What stands for no entry at all.
 std::vector<std::string> DefaultEntries(int cores, const CudaFound& cuda) {
-  const bool gpus = cuda.count > 0;
   std::vector<std::string> entries;
-  for (int i = 0; i < (gpus ? cuda.count : cores); ++i) entries.push_back(absl::StrCat(gpus ? "cuda:" : "cpu:", i));
+  for (int i = 0; i < cuda.count; ++i) {
+    const std::string name = absl::StrCat("cuda:", i);
+    const std::string why = WhyUnusable(cuda, i);
+    if (why.empty()) {
+      entries.push_back(name);
+    } else {
+      LogWarning("a CUDA device is left out", {{"device", name}, {"why", why}});
+    }
+  }
+  if (!entries.empty()) return entries;
+  for (int i = 0; i < cores; ++i) entries.push_back(absl::StrCat("cpu:", i));
   return entries;
 }
 

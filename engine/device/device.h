@@ -36,6 +36,8 @@ struct CudaFound {
   int count = 0;
   std::function<int64_t(int)> free_bytes;  // of a device, by index; 0 if unknown. Empty without devices
   std::string why_none = "CUDA was not opened";
+  // Why a device can't be used, by index; empty if it can. It runs a kernel there. Empty without devices.
+  std::function<std::string(int)> why_unusable;
 };
 
 // The name that a device is known by: cpu is cpu:0, cuda is cuda:0, also behind a rank's number, and 0/ goes; any other
@@ -52,12 +54,13 @@ Device DeviceOfRank(Rank rank, const std::string& name, int64_t memory_limit_byt
 // Builds the devices of a daemon.
 //
 // `devices` holds entries like "cuda:1" or "cpu:0" or "cpu:1=2,3" or "cpu:1=2-3"; without cores, the usable ones are
-// shared out evenly among the devices. Empty means every CUDA device, or if there is none one device per usable core.
+// shared out evenly among the devices. Empty means every CUDA device that can be used (a warning in the log names the
+// others), or if there is none one device per usable core.
 // `memory` holds entries like "cpu:0=8GiB" (suffixes KiB, MiB, GiB, TiB, or plain bytes); without one, a CUDA device is
 // limited to what is free on it. With more devices than cores, devices share cores.
 //
 // Fails:     INVALID_ARGUMENT / FIELD_INVALID naming the entry: bad name, duplicate, core not usable, bad size, no such
-//            CUDA device and why.
+//            CUDA device, or one that can't be used, and why.
 absl::StatusOr<std::vector<Device>> ParseDevices(const std::vector<std::string>& devices,
                                                  const std::vector<std::string>& memory,
                                                  const std::vector<int>& usable_cores, const CudaFound& cuda);

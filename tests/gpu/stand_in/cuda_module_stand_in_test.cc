@@ -365,5 +365,33 @@ INSTANTIATE_TEST_SUITE_P(
                       NoDeviceCase{2, 100, false, "CUDA finds no device: no CUDA-capable device is detected"},
                       NoDeviceCase{2, 0, true, "LibTorch was asked about CUDA before its CUDA part was opened"}));
 
+// Otherwise the process would end: nobody above expects it.
+TEST(WithoutDevices, WhatLibTorchThrowsIsWhyThereIsNone) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        StandIn<void(int)>("StandInCountTimes")(2);  // the module counts, and LibTorch once
+        const OpenedCuda opened = OpenCudaModule({.driver = "libcuda.so.1", .module = CUDA_MODULE});
+        std::fputs(opened.found.why_none.c_str(), stderr);
+        std::exit(opened.found.count);
+      },
+      ::testing::ExitedWithCode(0), HasSubstr("LibTorch can't use CUDA: "));
+}
+
+// One too old or too new for this LibTorch, beside one that it runs.
+TEST(WithoutKernels, SuchADeviceIsLeftOut) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        StandIn<void(int)>("StandInWithoutKernels")(0);
+        OpenAccelerators({}, {.driver = "libcuda.so.1", .module = CUDA_MODULE});
+        const auto devices = ParseDevices({}, {}, {0});
+        const auto named = ParseDevices({"cuda:0"}, {}, {0});
+        std::fputs(std::string(named.status().message()).c_str(), stderr);
+        std::exit(devices.ok() && devices->size() == 1 && devices->front().name == "cuda:1" && !named.ok() ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), HasSubstr("no kernel image is available"));
+}
+
 }  // namespace
 }  // namespace penstock

@@ -49,6 +49,8 @@ struct State {
   Error last = kSuccess;
   int devices = kDevices;
   Error count_error = kSuccess;
+  int counts_left = -1;           // how often cudaGetDeviceCount works yet; -1: always
+  std::set<int> without_kernels;  // devices that no kernel was compiled for
   int64_t on_legacy = 0;
   int64_t host_waits = 0;
 };
@@ -132,10 +134,22 @@ void StandInCount(int devices, Error error) {
   The().count_error = error;
 }
 
+// After so many times it fails.
+void StandInCountTimes(int times) {
+  const Lock lock;
+  The().counts_left = times;
+}
+void StandInWithoutKernels(int device) {
+  const Lock lock;
+  The().without_kernels.insert(device);
+}
+
 // --- Devices ---
 
 Error cudaGetDeviceCount(int* count) {
   const Lock lock;
+  if (The().counts_left == 0) return Fail(999);
+  if (The().counts_left > 0) --The().counts_left;
   *count = The().devices;
   return The().count_error;
 }
@@ -196,6 +210,7 @@ const char* cudaGetErrorName(Error) { return "cudaErrorOfTheStandIn"; }
 const char* cudaGetErrorString(Error error) {
   return error == kOutOfMemory ? "out of memory"
          : error == 100        ? "no CUDA-capable device is detected"
+         : error == 209        ? "no kernel image is available for execution on the device"
                                : "an error of the stand-in";
 }
 
@@ -381,7 +396,7 @@ Error __cudaGetKernel(void** kernel, const void* function) {
 Error __cudaLaunchKernel(void*, dim3, dim3, void**, size_t, Stream* stream) {
   const Lock lock;
   Used(stream);
-  return kSuccess;
+  return The().without_kernels.count(Of(stream).device) == 0 ? kSuccess : Fail(209);
 }
 Error cudaLaunchKernel(const void*, dim3 grid, dim3 block, void** arguments, size_t shared, Stream* stream) {
   return __cudaLaunchKernel(nullptr, grid, block, arguments, shared, stream);

@@ -139,6 +139,22 @@ TEST(ParseDevices, RefusesCudaDevicesThatAreNotThereAndSaysWhy) {
   }
 }
 
+TEST(ParseDevices, LeavesOutACudaDeviceThatCannotBeUsedAndRefusesItByName) {
+  CudaFound found = TwoGpus();
+  found.why_unusable = [](int index) { return index == 0 ? "it is too old" : ""; };
+  const auto devices = ParseDevices({}, {}, {0, 1}, found);
+  ASSERT_TRUE(devices.ok()) << devices.status();
+  ASSERT_EQ(devices->size(), 1u);
+  EXPECT_EQ((*devices)[0].name, "cuda:1");
+  const auto named = ParseDevices({"cuda:0"}, {}, {0}, found);
+  EXPECT_EQ(named.status().message(), "devices[0]: this CUDA device can't be used: it is too old, got cuda:0");
+  found.why_unusable = [](int) { return "it is too old"; };
+  const auto none = ParseDevices({}, {}, {0, 1}, found);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ((*none)[0].name, "cpu:0");
+  EXPECT_EQ(none->size(), 2u);
+}
+
 TEST(UseCores, SetsTheThreadsOfTheCallingThreadOnly) {
   const int before = at::get_num_threads();
   int one = 0, three = 0;
