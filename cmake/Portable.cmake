@@ -38,9 +38,11 @@ function(penstock_link_archives pattern)
   set(PENSTOCK_ARCHIVES "${names}" PARENT_SCOPE)
 endfunction()
 
-# The places that broken assertions name. Through ccache (Compiler.cmake) they are relative to the build folder; the last of
-# the options that fits counts.
-add_compile_options("-fmacro-prefix-map=../=build/" "-fmacro-prefix-map=../../=" "-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=")
+# The places that broken assertions name: from the root of the sources, or from the build folder for what is generated there.
+# Through ccache (Compiler.cmake) they are relative to the build folder, without it they are absolute; the last of the options
+# that fits counts, so the build folder, which is in the sources', comes last.
+add_compile_options("-fmacro-prefix-map=../=build/" "-fmacro-prefix-map=../../=" "-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/="
+  "-fmacro-prefix-map=${CMAKE_BINARY_DIR}/=")
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 
 # penstock_find_torch_from_here(target) makes a program look for LibTorch relative to itself, in its build folder; where it is
