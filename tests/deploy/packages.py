@@ -1,6 +1,7 @@
-"""Makes the packages twice, in folders with different names and on different numbers of cores, the second time from what an image
-is built from, compares their bytes, and installs them where there is no compiler: Debian 12 and 13. The wheels are installed as an ordinary user with that system's Python, without a network; on Debian 12 also
-together with PyTorch, grpcio and tritonclient. Debian's packages are installed by apt, as root (debs.py).
+"""Makes the packages twice and compares their bytes: the second time from what an image is built from, in a folder with another
+name, from nothing and without the compiler cache, on one core, with another umask, time zone and language. Installs them where
+there is no compiler: Debian 12 and 13. The wheels are installed as an ordinary user with that system's Python, without a network;
+on Debian 12 also together with PyTorch, grpcio and tritonclient. Debian's packages are installed by apt, as root (debs.py).
 
 Usage: packages.py [--out FOLDER] [SUITE...]      (bookworm trixie)
 
@@ -23,25 +24,23 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MIRROR = "http://deb.debian.org/debian"
 SUITES = {"bookworm": "3.11", "trixie": "3.13"}
+# Everything is compiled again; a zone that is nobody's, a language without UTF-8, of Python too.
+OTHERWISE = {"CCACHE_DISABLE": "1", "TZ": "Pacific/Chatham", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 # Debian's essential libraries: all that a daemon may load beside what is packed and torch.
 BASE = re.compile(
     r"^/(usr/)?lib/x86_64-linux-gnu/(ld-linux-x86-64|lib(c|dl|gcc_s|m|nss_\w+|pthread|resolv|rt|stdc\+\+|util))\.so\.[\d.]+$"
 )
 
 
-def run(*command: str | pathlib.Path, **more: str) -> None:
-    subprocess.run(command, cwd=ROOT, env={**os.environ, **more}, check=True)
+def run(*command: str | pathlib.Path, umask: int = -1, **more: str) -> None:
+    subprocess.run(command, cwd=ROOT, env={**os.environ, **more}, umask=umask, check=True)
 
 
 def sources_elsewhere(folder: pathlib.Path) -> pathlib.Path:
-    """The sources again, in a folder with another name, but for what .dockerignore leaves out; what was built there stays."""
+    """The sources again, in a folder with another name, but for what .dockerignore leaves out, and nothing that was built."""
     copy = folder / "sources-in-another-folder"
-    (copy / "build").mkdir(parents=True, exist_ok=True)
-    for path in copy.iterdir():
-        if path.is_dir() and path.name != "build":
-            shutil.rmtree(path)
-        elif not path.is_dir():
-            path.unlink()
+    shutil.rmtree(copy, ignore_errors=True)
+    (copy / "build").mkdir(parents=True)
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     left_out = (ROOT / ".dockerignore").read_text().splitlines()
     for name in names.strip("\0").split("\0"):
@@ -49,18 +48,19 @@ def sources_elsewhere(folder: pathlib.Path) -> pathlib.Path:
             continue
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy / name)
-    if not (copy / "build/deps").exists():
-        (copy / "build/deps").symlink_to((ROOT / "build/deps").resolve())
+    (copy / "build/deps").symlink_to((ROOT / "build/deps").resolve())
     return copy
 
 
 def made_twice(folder: pathlib.Path) -> pathlib.Path:
-    """The packages; those that are built again, in a folder with another name and on one core, have the same bytes."""
+    """The packages; those that are built again, where all is different that may be, have the same bytes."""
     epoch = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
-    for name, sources, on in (("packages", ROOT, ()), ("again", sources_elsewhere(folder), one_core)):
+    for name in ("packages", "again"):
         shutil.rmtree(folder / name, ignore_errors=True)
-        run(*on, sources / "deploy/package.sh", "--out", folder / name, SOURCE_DATE_EPOCH=epoch.strip())
+    run(ROOT / "deploy/package.sh", "--out", folder / "packages", SOURCE_DATE_EPOCH=epoch.strip())
+    one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
+    package = (*one_core, sources_elsewhere(folder) / "deploy/package.sh", "--out", folder / "again")
+    run(*package, umask=0o077, SOURCE_DATE_EPOCH=epoch.strip(), **OTHERWISE)
     sums = [(folder / name / "SHA256SUMS").read_text() for name in ("packages", "again")]
     if sums[0] != sums[1]:
         sys.exit(f"packages: two builds give different bytes:\n{sums[0]}{sums[1]}")
