@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/cli/output.h"
 
 namespace penstock {
@@ -95,13 +96,34 @@ Finding Sync(const MachineFacts& facts) {
   return {"state folder", Level::kWarn, detail, "checkpoints will be slow: put --state-dir on a faster disk"};
 }
 
+// "2.11" of "2.11.0+cu130".
+std::string MinorOf(const std::string& version) {
+  const std::vector<std::string> parts = absl::StrSplit(version, '.');
+  return parts.size() < 2 ? version : parts[0] + "." + parts[1];
+}
+
+std::string TorchFix(const MachineFacts& facts) {
+  if (!facts.daemon_packed) return "LibTorch or another library is missing: deploy/setup.sh, then build it again";
+  return absl::StrCat(
+      "in the environment of its Python: python3 -m pip install 'torch==", MinorOf(PENSTOCK_TORCH_VERSION), ".*'");
+}
+
 Finding Daemon(const MachineFacts& facts) {
   if (facts.daemon_path.empty()) {
     return {"penstockd", Level::kWarn, "not found beside this program or on the path", "name it with --penstockd PATH"};
   }
+  if (!facts.no_torch_reason.empty()) {
+    return {"penstockd", Level::kFail, facts.daemon_path + ": " + facts.no_torch_reason, facts.no_torch_command};
+  }
   if (facts.daemon_version.empty()) {
-    return {"penstockd", Level::kFail, facts.daemon_path + ": " + facts.daemon_problem,
-            "LibTorch or another library is missing: deploy/setup.sh, then build it again"};
+    return {"penstockd", Level::kFail, facts.daemon_path + ": " + facts.daemon_problem, TorchFix(facts)};
+  }
+  // The build knows its own; another minor version may load and then fail at any call.
+  const std::string built_for = PENSTOCK_TORCH_VERSION;
+  if (!facts.torch_version.empty() && MinorOf(facts.torch_version) != MinorOf(built_for)) {
+    return {"penstockd", Level::kFail,
+            absl::StrCat(facts.daemon_path, " is built for torch ", built_for, ", and loads ", facts.daemon_torch),
+            TorchFix(facts)};
   }
   const std::string torch = facts.daemon_torch.empty() ? "LibTorch" : facts.daemon_torch;
   return {"penstockd", Level::kOk, absl::StrCat(facts.daemon_version, " runs; ", torch, " and all libraries are found"),

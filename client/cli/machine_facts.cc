@@ -14,11 +14,15 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "engine/base/clock.h"
 
 namespace penstock {
@@ -154,20 +158,38 @@ void AskDaemon(const std::string& name, MachineFacts* facts) {
   const std::string text = OutputOf(quoted + " --version", &good);
   const std::string line(absl::StripAsciiWhitespace(text));
   (good ? facts->daemon_version : facts->daemon_problem) = line.substr(0, line.find('\n'));
-  if (good) facts->daemon_torch = TorchOf(OutputOf("LD_TRACE_LOADED_OBJECTS=1 " + quoted, &good));
+  if (good)
+    facts->daemon_torch = TorchOf(OutputOf("LD_TRACE_LOADED_OBJECTS=1 " + quoted, &good), &facts->torch_version);
+}
+
+// What deploy/package/penstock_server/launch.py knows, which starts packed programs.
+void AskLauncher(MachineFacts* facts) {
+  const fs::path folder = fs::path(facts->daemon_path).parent_path();
+  std::error_code none;
+  const fs::path own = fs::read_symlink("/proc/self/exe", none).parent_path();
+  const bool launcher = absl::StartsWith(FirstLine(facts->daemon_path), "#!");
+  facts->daemon_packed = launcher || absl::EndsWith(folder.string(), "/penstock_server/bin");
+  const char* told = std::getenv("PENSTOCK_NO_TORCH");
+  if (told == nullptr || folder != own) return;
+  const std::pair<std::string, std::string> lines = absl::StrSplit(told, absl::MaxSplits('\n', 1));
+  std::tie(facts->no_torch_reason, facts->no_torch_command) = lines;
 }
 
 }  // namespace
 
-std::string TorchOf(const std::string& libraries) {
-  for (const absl::string_view line : absl::StrSplit(libraries, '\n')) {
-    const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-    if (words.size() < 3 || words[0] != "libtorch_cpu.so" || words[1] != "=>" || words[2][0] != '/') continue;
-    const fs::path folder = fs::path(words[2]).parent_path();
+std::string TorchOf(const std::string& libraries, std::string* version) {
+  if (version != nullptr) version->clear();
+  for (absl::string_view line : absl::StrSplit(libraries, '\n')) {
+    // libtorch_cpu.so => /a folder/libtorch_cpu.so (0x00007f0000000000)
+    line = absl::StripAsciiWhitespace(line);
+    if (!absl::ConsumePrefix(&line, "libtorch_cpu.so => /")) continue;
+    const fs::path library = "/" + std::string(line.substr(0, line.rfind(" (")));
+    const fs::path folder = library.lexically_normal().parent_path();
     std::ifstream about(folder.parent_path() / "version.py");  // a wheel has it
     for (std::string text; std::getline(about, text);) {
       const std::vector<std::string> parts = absl::StrSplit(text, '\'');
       if (parts.size() == 3 && parts[0] == "__version__ = ") {
+        if (version != nullptr) *version = parts[1];
         return absl::StrCat("torch ", parts[1], " of ", folder.parent_path().string());
       }
     }
@@ -190,6 +212,7 @@ MachineFacts ReadMachineFacts(const std::string& state_dir, const std::string& d
   ReadPorts(&facts);
   ReadStateFolder(state_dir, &facts);
   AskDaemon(daemon, &facts);
+  AskLauncher(&facts);
   return facts;
 }
 

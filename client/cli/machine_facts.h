@@ -32,14 +32,19 @@ struct MachineFacts {
   std::string daemon_version;      // its answer to --version; "": it can't run
   std::string daemon_problem;      // what it said instead
   std::string daemon_torch;        // "torch 2.11.0 of FOLDER", which it loads; "": not known
+  std::string torch_version;       // "2.11.0" of it; "": not known
+  bool daemon_packed = false;      // it is of a wheel or archive, and so its user has no sources to build
+  std::string no_torch_reason;     // why the launcher of a packed daemon would not start it; "": it would
+  std::string no_torch_command;    // and what mends it
 };
 
 // Reads them; writes and removes one small file in the state folder. `daemon` is a path or a name; a name is looked for
 // beside this program and on the path.
 MachineFacts ReadMachineFacts(const std::string& state_dir, const std::string& daemon);
 
-// The torch that a program loads, by the dynamic linker's list of its libraries; "" if it loads none.
-std::string TorchOf(const std::string& libraries);
+// The torch that a program loads, by the dynamic linker's list of its libraries; "" if it loads none. `version` gets the
+// number alone, or "" where none is told.
+std::string TorchOf(const std::string& libraries, std::string* version = nullptr);
 
 // Where the daemon keeps its state by default: the default of its --state-dir.
 std::string DefaultStateDir();

@@ -176,6 +176,78 @@ def test_what_is_missing_is_named(unpacked: pathlib.Path, tmp_path: pathlib.Path
     assert code == 0 and VERSION in told, told
 
 
+def finding(program: list[pathlib.Path | str], environment: dict[str, str], cwd: pathlib.Path) -> dict[str, str]:
+    """What `penstock doctor` says of the daemon beside it."""
+    command = [*program, "doctor", "-o", "json", f"--state-dir={cwd}"]
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True)
+    (found,) = (check for check in json.loads(done.stdout)["checks"] if check["name"] == "penstockd")
+    assert (done.returncode == 1) == (found["level"] == "fail"), done.stderr
+    return dict(found)
+
+
+def fake_torch(site: pathlib.Path, version: str) -> pathlib.Path:
+    """LibTorch of the build, called a torch of another version. Returns its folder."""
+    folder = site / "torch"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise ImportError('nobody is to import it')\n")
+    (folder / "version.py").write_text(f"__version__ = '{version}'\n")
+    (folder / "lib").symlink_to(TORCH / "torch/lib")
+    return folder
+
+
+def test_doctor_says_what_the_launcher_knows(unpacked: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """With the Python of the tests, which has no torch; the daemon is where a torch beside it would be loaded."""
+    beside = tmp_path / "with a space"
+    shutil.copytree(unpacked, beside, symlinks=True)
+    launched = [sys.executable, "-B", beside / "bin/penstock"]
+    pip = f"{sys.executable} -m pip install 'torch==2.11.*'"
+
+    none = finding(launched, {}, tmp_path)
+    assert none == {
+        "name": "penstockd",
+        "level": "fail",
+        "detail": f"{beside}/penstock_server/bin/penstockd: it needs torch 2.11, and {sys.prefix} has none",
+        "fix": pip,
+    }
+    torch = fake_torch(beside, "2.10.0")
+    other = finding(launched, {"PYTHONPATH": str(beside)}, tmp_path)
+    assert (other["level"], other["fix"]) == ("fail", pip), other
+    assert other["detail"].endswith(f"it needs torch 2.11, and {torch} is torch 2.10.0")
+
+    # And where no launcher looked.
+    program = [beside / "penstock_server/bin/penstock"]
+    needed = {"LD_LIBRARY_PATH": ":".join(map(str, TORCH.glob("nvidia/*/lib")))}
+    loaded = finding(program, needed, tmp_path)
+    assert loaded["level"] == "fail" and "pip install 'torch==2.11.*'" in loaded["fix"], loaded
+    assert loaded["detail"].endswith(f"is built for torch 2.11.0, and loads torch 2.10.0 of {torch}")
+    (torch / "version.py").write_text("__version__ = '2.11.0'\n")
+    good = finding(program, needed, tmp_path)
+    assert good["level"] == "ok" and f"torch 2.11.0 of {torch} and all" in good["detail"], good
+    (torch / "lib").unlink()
+    gone = finding(program, needed, tmp_path)
+    assert gone["level"] == "fail" and "pip install 'torch==2.11.*'" in gone["fix"] and "setup.sh" not in gone["fix"], gone
+
+
+def test_no_torch_is_looked_for_in_the_current_folder(unpacked: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "here/lib").mkdir(parents=True)
+    (tmp_path / "here/lib/libtorch_cpu.so").touch()
+    (tmp_path / "here/version.py").write_text("__version__ = '2.11.0'\n")
+
+    def complaint(environment: dict[str, str]) -> str:
+        command = [sys.executable, "-B", unpacked / "bin/penstockd", "--version"]
+        done = subprocess.run(command, env=environment, cwd=tmp_path / "here", capture_output=True, text=True)
+        assert done.returncode == 1, done.stdout
+        return done.stderr
+
+    assert " has none: " in complaint({})
+    (tmp_path / "module").mkdir()
+    (tmp_path / "module/torch.py").touch()
+    assert " has none: " in complaint({"PYTHONPATH": str(tmp_path / "module")}), "a module has no libraries"
+    (tmp_path / "site/torch/lib").mkdir(parents=True)
+    (tmp_path / "site/torch/lib/libtorch_cpu.so").touch()
+    assert f"and {tmp_path}/site/torch is of an unknown version: " in complaint({"PYTHONPATH": str(tmp_path / "site")})
+
+
 def test_the_command_line_of_debian_needs_what_it_says(packages: pathlib.Path, tmp_path: pathlib.Path) -> None:
     found = [*packages.glob("penstock_*.deb")]
     if not found:

@@ -17,28 +17,37 @@ NEEDED = "2.11"
 _PROGRAMS = pathlib.Path(__file__).resolve().parent / "bin"
 
 
+# Tells the program penstock why there is no torch, and on the next line the command that mends it.
+NO_TORCH = "PENSTOCK_NO_TORCH"
+
+
 class NoTorch(Exception):
-    """Why penstockd can't be started; the message says what to install."""
+    """Why penstockd can't be started, and the command that installs what is missing."""
+
+    def __init__(self, reason: str, package: str) -> None:
+        self.reason, self.command = reason, f"{sys.executable} -m pip install '{package}.*'"
+        super().__init__(f"{reason}: {self.command}")
 
 
 def torch_libraries() -> pathlib.Path:
     """The folder with LibTorch, when everything is there that its CPU part loads."""
-    pip = f"{sys.executable} -m pip install"
     spec = importlib.util.find_spec("torch")
-    folder = pathlib.Path(next(iter(spec.submodule_search_locations or []), "")) if spec else pathlib.Path()
-    if not (folder / "lib" / "libtorch_cpu.so").is_file():
-        raise NoTorch(f"it needs torch {NEEDED}, and {sys.prefix} has none: {pip} 'torch=={NEEDED}.*'")
-    text = (folder / "version.py").read_text()
-    version = next(iter(re.findall(r"^__version__ = '([^']+)'", text, re.M)), "of an unknown version")
+    folders = [pathlib.Path(folder) for folder in spec.submodule_search_locations or []] if spec else []
+    folder = next((folder for folder in folders if (folder / "lib" / "libtorch_cpu.so").is_file()), None)
+    if not folder:
+        raise NoTorch(f"it needs torch {NEEDED}, and {sys.prefix} has none", f"torch=={NEEDED}")
+    about = folder / "version.py"
+    text = about.read_text(encoding="utf-8", errors="replace") if about.is_file() else ""
+    version = next(iter(re.findall(r"^__version__ = '([^']+)'", text, re.M)), None)
+    if not version:
+        raise NoTorch(f"it needs torch {NEEDED}, and {folder} is of an unknown version", f"torch=={NEEDED}")
     if not re.match(rf"{re.escape(NEEDED)}\b", version):
-        raise NoTorch(f"it needs torch {NEEDED}, and {folder} is torch {version}: {pip} 'torch=={NEEDED}.*'")
+        raise NoTorch(f"it needs torch {NEEDED}, and {folder} is torch {version}", f"torch=={NEEDED}")
     for cuda in re.findall(r"^cuda\b.*= '(\d+)", text, re.M):  # none in a build for CPUs alone
         for package, library in (("runtime", f"libcudart.so.{cuda}"), ("cupti", f"libcupti.so.{cuda}")):
             if not any(folder.parent.glob(f"nvidia/*/lib/{library}")) and not _opens(library):
-                raise NoTorch(
-                    f"torch {version} loads {library} also without a GPU, and it is missing: "
-                    f"{pip} 'nvidia-cuda-{package}=={cuda}.*'"
-                )
+                missing = f"torch {version} loads {library} also without a GPU, and it is missing"
+                raise NoTorch(missing, f"nvidia-cuda-{package}=={cuda}")
     return folder / "lib"
 
 
@@ -50,8 +59,10 @@ def _opens(library: str) -> bool:
     return True
 
 
-def _start(name: str, libraries: pathlib.Path | None) -> NoReturn:
-    environment = dict(os.environ)
+def _start(name: str, libraries: pathlib.Path | None, no_torch: NoTorch | None = None) -> NoReturn:
+    environment = {name: value for name, value in os.environ.items() if name != NO_TORCH}
+    if no_torch:
+        environment[NO_TORCH] = f"{no_torch.reason}\n{no_torch.command}"
     if libraries:
         # First, and so before any other LibTorch that the machine has.
         others = environment.get("LD_LIBRARY_PATH")
@@ -70,9 +81,9 @@ def penstockd() -> NoReturn:
 
 
 def penstock() -> NoReturn:
-    """The console script penstock. It needs no torch, but `penstock doctor` asks the daemon beside it."""
+    """The console script penstock. It needs no torch, but `penstock doctor` tells why the daemon beside it has none."""
     try:
         libraries = torch_libraries()
-    except NoTorch:
-        _start("penstock", None)
+    except NoTorch as problem:
+        _start("penstock", None, problem)
     _start("penstock", libraries)

@@ -452,6 +452,37 @@ TEST(DoctorTest, TheTorchOfADaemonIsThatOfItsLinker) {
   EXPECT_THAT(Judge(facts)[0].detail, HasSubstr("penstockd 0.1.0 runs; torch 2.11.0 of /venv/torch and all"));
 }
 
+TEST(DoctorTest, ATorchMayStandInAFolderWithASpace) {
+  const std::filesystem::path torch = std::filesystem::path(::testing::TempDir()) / "doctor of two words/torch";
+  std::filesystem::create_directories(torch);
+  std::ofstream(torch / "version.py") << "__version__ = '2.10.0'\n";
+  std::string version;
+  EXPECT_EQ(TorchOf("\tlibtorch_cpu.so => " + torch.string() + "/lib/libtorch_cpu.so (0x00007f2b)\n", &version),
+            "torch 2.10.0 of " + torch.string());
+  EXPECT_EQ(version, "2.10.0");
+  TorchOf("\tlibtorch_cpu.so => not found\n", &version);
+  EXPECT_EQ(version, "");
+}
+
+TEST(DoctorTest, ATorchOfAnotherVersionIsNone) {
+  MachineFacts facts = GoodMachine();
+  facts.torch_version = "2.11.9+cu130";
+  EXPECT_THAT(Ills(facts), ::testing::IsEmpty());
+  facts.daemon_torch = "torch 2.1.0 of /venv/torch";
+  facts.torch_version = "2.1.0";
+  EXPECT_THAT(Ills(facts), ElementsAre("penstockd fail"));
+  EXPECT_EQ(Judge(facts)[0].detail,
+            "/usr/bin/penstockd is built for torch 2.11.0, and loads torch 2.1.0 of /venv/torch");
+  EXPECT_THAT(Judge(facts)[0].fix, HasSubstr("deploy/setup.sh"));
+  facts.daemon_packed = true;
+  EXPECT_THAT(Judge(facts)[0].fix, HasSubstr("pip install 'torch==2.11.*'"));
+
+  facts.no_torch_reason = "it needs torch";
+  facts.no_torch_command = "pip install it";
+  EXPECT_EQ(Judge(facts)[0].detail, "/usr/bin/penstockd: it needs torch");
+  EXPECT_EQ(Judge(facts)[0].fix, "pip install it");
+}
+
 TEST(DoctorTest, APortIsAnIllOnlyIfNoDaemonHasTakenIt) {
   MachineFacts facts = GoodMachine();
   EXPECT_EQ(JudgePorts(facts, /*daemon_answers=*/false).level, Finding::Level::kOk);
