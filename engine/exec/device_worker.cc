@@ -190,8 +190,8 @@ DeviceWorker::Choice DeviceWorker::Choose(bool& ended) {
 void DeviceWorker::NoteUnread() {
   for (const Executors* executors : {&training_, &inference_}) {
     for (const auto& executor : *executors) {
-      const Lane& lane = executor->lane();
-      if (lane.timeline.unread()) look_again_at_ = std::min(look_again_at_, lane.clock->NowNanos() + kUnreadNanos);
+      if (!executor->awaits_device()) continue;
+      look_again_at_ = std::min(look_again_at_, executor->lane().clock->NowNanos() + kUnreadNanos);
     }
   }
 }

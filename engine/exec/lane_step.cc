@@ -17,11 +17,6 @@ std::vector<at::Tensor> SendNorms(std::vector<at::Tensor> norms, DeviceStreams& 
   return SendToHost(at::stack(norms), streams).unbind();
 }
 
-// Waits for all that the stage's device was given, the one time in a step: without the norms nothing can be decided.
-void Wait(DeviceStreams& streams) {
-  if (const EventPtr end = streams.Record(StreamKind::kCompute)) end->Synchronize();
-}
-
 FaultPoint FirstPointOf(LaneStep::Part part) {
   return part == LaneStep::Part::kShareTies ? FaultPoint::kShareTies
          : part == LaneStep::Part::kNorms   ? FaultPoint::kSumTies
@@ -58,8 +53,10 @@ void LaneStep::Compute(Stage& stage) {
       std::vector<at::Tensor> norms = SendNorms(stage.SumTiedGradients(coordinator.ties()), streams);
       at(FaultPoint::kKeepForUndo);
       stage.KeepForUndo();
-      Wait(streams);
-      return coordinator.PutNorms(stage.index(), std::move(norms));
+      EventPtr made = streams.Record(StreamKind::kCompute);  // with all that the device was given before
+      if (made == nullptr) return coordinator.PutNorms(stage.index(), std::move(norms));
+      on_their_way_.push_back({stage.index(), std::move(norms), std::move(made)});
+      return;
     }
     case Part::kApply:
       at(FaultPoint::kUpdate);
@@ -74,7 +71,17 @@ void LaneStep::Compute(Stage& stage) {
 void LaneStep::EndPart(bool last) {
   const bool ties = part_ == Part::kShareTies;
   if (last) part_ = ties ? Part::kNorms : Part::kApply;
-  ties ? run_->coordinator->EndTies() : run_->coordinator->EndNorms();
+  if (ties) return run_->coordinator->EndTies();
+  if (!awaits_norms()) run_->coordinator->EndNorms();
+}
+
+void LaneStep::TakeNorms() {
+  while (awaits_norms() && on_their_way_.front().made->Ready()) {
+    Norms came = std::move(on_their_way_.front());
+    on_their_way_.erase(on_their_way_.begin());
+    run_->coordinator->PutNorms(came.stage, std::move(came.norms));
+    run_->coordinator->EndNorms();
+  }
 }
 
 }  // namespace penstock

@@ -86,6 +86,9 @@ StageExecutor::Readiness StageExecutor::Poll() {
 StageExecutor::Readiness StageExecutor::Look() {
   if (left_) return Readiness::kDone;
   if (absl::Status read = lane_->timeline.Read(); !read.ok() && untold_ > 0) FailLate(std::move(read));
+  if (step_.awaits_norms() && !run_->coordinator->Stopped()) {
+    if (absl::Status taken = RunTorch([this] { step_.TakeNorms(); }); !taken.ok()) FailLate(std::move(taken));
+  }
   while (!run_->coordinator->Stopped()) {
     const Action* action = Next();
     if (action == nullptr) break;
@@ -340,9 +343,14 @@ void StageExecutor::Send(const Action& action) {
 
 bool StageExecutor::AwaitDevice() {
   absl::StatusOr<bool> waited = lane_->timeline.Await();
+  if (waited.ok() && !*waited && step_.awaits_norms()) {
+    const absl::Status came = RunTorch([this] { step_.AwaitNorms(); });
+    waited = came.ok() ? absl::StatusOr<bool>(true) : came;
+  }
   if (waited.ok()) return *waited;
-  if (untold_ > 0) FailLate(waited.status());
-  return untold_ > 0;
+  if (untold_ == 0 && !step_.awaits_norms()) return false;
+  FailLate(waited.status());
+  return true;
 }
 
 void StageExecutor::FailLate(absl::Status status) {

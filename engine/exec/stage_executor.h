@@ -36,7 +36,9 @@ class StageExecutor {
   enum class Readiness { kReady, kWaiting, kDone };
   Readiness Poll();
   void Execute();
-  // Blocks until the lane's device has passed its oldest mark; false if there is none. For serial mode.
+  // Whether it must look again, without being woken, at what its device has done since.
+  bool awaits_device() const { return lane_->timeline.unread() || step_.awaits_norms(); }
+  // Blocks until the device has done the oldest of it; false if there is none. For serial mode.
   bool AwaitDevice();
 
   Lane& lane() { return *lane_; }

@@ -1,7 +1,7 @@
 #pragma once
 
 // An accelerator without hardware: it computes on the CPU, at once, and writes down in which order a real one would
-// have been told to do what. Its events are not ready before somebody waits for them on the host.
+// have been told to do what. Its events are not ready before somebody has waited for them on the host, or looked once.
 //
 // With a time of its own (KeepTime) what a test gives it with Work() takes that long behind what it has been given
 // before, while no time passes on the host: timed events are ready once the host's clock has come so far. The host's
@@ -196,13 +196,12 @@ class FakeStreams : public DeviceStreams {
     int64_t at() const { return at_; }
     bool Ready() const override {
       failure_->Check(host_);
-      return ready_;
+      return host_.now ? host_.now() >= at_ : ready_.exchange(true);
     }
-    // Work without a time is done at once.
     void Synchronize() const override {
       ++*host_waits_;
       log_->Add("host waits " + name_);
-      if (host_.now && at_ >= failure_->at) host_.pass(std::max<int64_t>(0, failure_->at - host_.now()));
+      if (host_.now) host_.pass(std::max<int64_t>(0, std::min<int64_t>(at_, failure_->at) - host_.now()));
       failure_->Check(host_);
       ready_ = true;
     }

@@ -497,7 +497,8 @@ TEST_F(AcceleratorPipeline, NoOperatorOfALaterStepMakesTheHostWait) {
   }
 }
 
-// Once on each stage for the norms, without which nobody can clip, and for the end of the run: however many micro-batches.
+// However many micro-batches: only for the norms, without which nobody can clip, and only as nothing else is to do here (with
+// threads, AcceleratorTime.NoThreadOfADeviceWaitsInAStep).
 TEST_F(AcceleratorPipeline, TheHostWaitsForNoActionOfAStep) {
   std::vector<int64_t> waits;
   for (const int micro_batches : {2, 4, 8}) {
@@ -518,8 +519,8 @@ TEST_F(AcceleratorPipeline, TheHostWaitsForNoActionOfAStep) {
     waits.push_back(so_far() - before);
   }
   EXPECT_THAT(waits, ::testing::Each(waits[0]));
-  EXPECT_GE(waits[0], 2) << "so that the count can grow";
-  EXPECT_LE(waits[0], 4);
+  EXPECT_GE(waits[0], 1) << "so that the count can grow";
+  EXPECT_LE(waits[0], 2);
 }
 
 // Whoever has them on the host looks at them there; behind a cut, the layer itself does.
