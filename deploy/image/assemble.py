@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Puts the files of an image into a folder: the programs of a wheel, the libraries that they load, and nothing else.
 
-Usage: assemble.py TARGET --wheel FILE --out FOLDER [--torch SITE-PACKAGES] [--no-strip]
+Usage: assemble.py TARGET --wheel FILE --out FOLDER [--torch SITE-PACKAGES] [--no-strip] [--keep-owner]
 
 TARGET is daemon-cpu, daemon (with CUDA) or cli; --wheel is the penstock_server of deploy/package.sh, so that images and packages
 hold the same programs, byte for byte; --torch is where torch is installed, and for the target daemon the wheels of
@@ -12,8 +12,9 @@ What it guarantees, or it ends with a sentence:
   complete      every library that a program or library names, or opens by its name, is there, found by the image's own
                 linker cache
   small         daemon-cpu has no CUDA library but the two that LibTorch's CPU part names itself
-  reproducible  the same inputs give the same names, modes, owners, times (SOURCE_DATE_EPOCH, default 0) and bytes
-  accounted     a bill of materials (SPDX 2.3, JSON) names each file with its checksum and each package with its version
+  reproducible  the same inputs give the same names, modes, owners, times (SOURCE_DATE_EPOCH) and bytes
+  accounted     a bill of materials (SPDX 2.3, JSON) names each file but itself with its checksums and each package
+                with its version; the licences of all of them are there
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ import shutil
 import sys
 import tempfile
 
-from bill import Bill
-from origins import ROOT, Origins, Problem, library_in_cache, needed_by, run
-from wheel import CUDA_MODULE, Package, Wheel
+from bill import Bill, Package
+from origins import ROOT, Origins, Problem, epoch, library_in_cache, needed_by, run
+from wheel import CUDA_MODULE, Wheel
 
 USER = 65532
+COMMON_LICENCES = "/usr/share/common-licenses"
 HOME = "home/penstock"
 # LibTorch's CPU part names these two; everything else of CUDA belongs to the target daemon.
 SMALL_CUDA = {"libcudart.so.13", "libcupti.so.13"}
@@ -51,7 +53,7 @@ class Image:
     def __init__(self, target: str, wheel: Wheel, site: pathlib.Path, out: pathlib.Path, strip: bool) -> None:
         self.target, self.wheel, self.site, self.out, self.strip = target, wheel, site, out, strip
         self.sources: dict[str, pathlib.Path] = {}  # path in the image to where it came from
-        self.origins = Origins(self.sources, wheel.version)
+        self.origins = Origins(self.sources, wheel.version)  # nothing outside of the wheel is ours
 
     def folder(self, name: str) -> None:
         path = self.out / name
@@ -72,10 +74,10 @@ class Image:
 
     def text(self, name: str, text: str) -> None:
         self.folder(str(pathlib.Path(name).parent))
-        (self.out / name).write_text(text)
+        (self.out / name).write_text(text, encoding="utf-8")
         (self.out / name).chmod(0o644)
 
-    def add_skeleton(self) -> None:
+    def add_skeleton(self, keep_owner: bool) -> None:
         self.out.mkdir(parents=True)
         self.out.chmod(0o755)
         # As Debian merges its folders, so that an image can also be laid over another one.
@@ -87,14 +89,21 @@ class Image:
             self.folder(name)
         (self.out / "tmp").chmod(0o1777)
         for name in (HOME, "var/lib/penstock", "var/cache/penstock"):
-            if (self.out / name).exists() and os.geteuid() == 0:
-                os.chown(self.out / name, USER, USER)
+            if (self.out / name).exists() and not keep_owner:
+                self.give(self.out / name)
         for name in ("dev", "dev/shm", "proc", "sys", "run"):
             self.folder(name)
         self.text("etc/passwd", f"root:x:0:0:root:/:/\npenstock:x:{USER}:{USER}:Penstock:/{HOME}:/\n")
         self.text("etc/group", f"root:x:0:\npenstock:x:{USER}:\n")
         self.text("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
         self.text("etc/os-release", f'NAME=Penstock\nID=penstock\nVERSION_ID="{self.wheel.version}"\nID_LIKE=debian\n')
+
+    @staticmethod
+    def give(folder: pathlib.Path) -> None:
+        try:
+            os.chown(folder, USER, USER)
+        except PermissionError:
+            raise Problem(f"folders of an image belong to user {USER}, which root alone can say: run this as root") from None
 
     def add_programs(self) -> None:
         waiting = [self.wheel.program(name) for name in PROGRAMS[self.target]]
@@ -153,29 +162,30 @@ class Image:
         return self.wheel.linked_into(source) if self.wheel.holds(source) else []
 
     def add_licences(self) -> None:
+        """Of each package, and of the common ones those that they name: the image is no Debian, where they would be."""
         packages = {"penstock"}
         for source in self.sources.values():
             packages |= {name for name, _ in (self.package_of(source), *self.linked_into(source))}
+        named: set[str] = set()
         for package in sorted(packages):
-            for licence in self.licences_of(package):
+            for licence in self.wheel.licences_of(package) or self.origins.licences_of(package, self.site):
                 name = "LICENSE" if package == "penstock" else licence.name
                 self.copy(licence, f"usr/share/doc/{package}/{name}", 0o644)
-
-    def licences_of(self, package: str) -> list[pathlib.Path]:
-        if inside := self.wheel.licence_of(package):
-            return [inside]
-        texts = [path for path in self.site.glob(f"{package}-*.dist-info/licenses/*") if path.is_file()]
-        texts += self.site.glob(f"{package}-*.dist-info/**/License.txt")
-        debian = pathlib.Path("/usr/share/doc") / package / "copyright"
-        return sorted(set(texts)) or ([debian] if debian.exists() else [])
+                named |= set(re.findall(rf"{COMMON_LICENCES}/([\w.-]*\w)", licence.read_text("utf-8", "replace")))
+        if named and not pathlib.Path(COMMON_LICENCES).is_dir():
+            raise Problem(f"{COMMON_LICENCES}, which licences name, is missing: it is of Debian's base-files")
+        for name in sorted(named):  # some that they name never were there
+            if (text := pathlib.Path(COMMON_LICENCES) / name).is_file():
+                self.copy(text, f"{COMMON_LICENCES[1:]}/{name}", 0o644)
 
     def write_bill(self, epoch: int) -> None:
-        version = self.wheel.version
-        bill = Bill(f"penstock-{self.target}-{version}", f"urn:penstock:{self.target}:{version}", "deploy/image/assemble.py")
+        bill = Bill(f"penstock-{self.target}-{self.wheel.version}", ("penstock", self.wheel.version), "deploy/image/assemble.py")
         for name, source in sorted(self.sources.items()):
-            spdx = bill.add_file(f"/{name}", (self.out / name).read_bytes(), self.package_of(source))
-            for package in sorted(self.linked_into(source)):
-                bill.add_link(spdx, package)
+            bill.add_file(name, (self.out / name).read_bytes(), self.package_of(source), sorted(self.linked_into(source)))
+        for path in sorted(self.out.rglob("*")):
+            name = str(path.relative_to(self.out))
+            if path.is_file() and not path.is_symlink() and name not in self.sources:
+                bill.add_file(name, path.read_bytes(), ("penstock", self.wheel.version))
         self.text("usr/share/doc/penstock/sbom.spdx.json", bill.text(epoch))
 
     def check(self) -> None:
@@ -209,25 +219,32 @@ def main() -> int:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the root of the image; must not exist")
     parser.add_argument("--torch", type=pathlib.Path, default=installed_torch(), help="the site-packages with torch")
     parser.add_argument("--no-strip", action="store_true", help="keep symbol tables (90 MB of LibTorch's)")
+    parser.add_argument("--keep-owner", action="store_true", help="leave all files to who runs this: no image for others")
     arguments = parser.parse_args()
     if arguments.out.exists():
         print(f"assemble: --out must not exist yet, got {arguments.out}", file=sys.stderr)
         return 2
-    epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
+    # The folder has its name only when all of it is there.
+    beside = arguments.out.with_name(f".{arguments.out.name}.new")
+    shutil.rmtree(beside, ignore_errors=True)
     with tempfile.TemporaryDirectory() as unpacked:
         try:
             wheel = Wheel(arguments.wheel, pathlib.Path(unpacked))
-            image = Image(arguments.target, wheel, arguments.torch.resolve(), arguments.out, not arguments.no_strip)
-            image.add_skeleton()
+            image = Image(arguments.target, wheel, arguments.torch.resolve(), beside, not arguments.no_strip)
+            image.add_skeleton(arguments.keep_owner)
             image.add_programs()
             image.add_licences()
-            image.write_bill(epoch)
+            image.write_bill(epoch())
             image.check()
-            image.settle(epoch)
+            image.settle(epoch())
+            size = image.size()
+            beside.rename(arguments.out)
         except Problem as problem:
             print(f"assemble: {problem}", file=sys.stderr)
             return 1
-    print(f"{arguments.target}: {image.size() / 1e6:.1f} MB in {len(image.sources)} files")
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    print(f"{arguments.target}: {size / 1e6:.1f} MB in {len(image.sources)} files")
     return 0
 
 

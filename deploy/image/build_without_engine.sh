@@ -15,7 +15,7 @@
 #   --work FOLDER      where base, layers and scratch files go, 10 GB of them without --files, 25 GB for daemon
 #                      [build/image-work]
 #
-# Exit codes: 0; 1 and the reason if it can't be built; 2 for a wrong call; 77 where the programs are missing.
+# The times in the image are that of deploy/source_date.sh. Exit codes: 0; 1 and the reason if it can't be built; 2 for a wrong call; 77 where the programs are missing.
 set -euo pipefail
 
 fail() { echo "build_without_engine: $2" >&2; exit "$1"; }
@@ -47,8 +47,13 @@ done
 [[ -z $files || -d $files/image/$target ]] || fail 2 "--files must have a folder image/$target, got '$files'"
 [[ -z $packages || -n "$(compgen -G "$packages/penstock_server-*.whl")" ]] ||
   fail 2 "--packages must have a wheel of penstock_server, got '$packages'"
+if [[ -n $packages ]]; then
+  (cd "$packages" && sha256sum --check --quiet --strict SHA256SUMS) >/dev/null 2>&1 ||
+    fail 2 "--packages must have the files that its SHA256SUMS names: make them again, got '$packages'"
+fi
 [[ $target != daemon || -n $files$packages ]] || fail 2 "daemon needs --packages or --files"
 
+epoch="$(deploy/source_date.sh)" || exit 1
 programs=(buildah)
 [[ -n $files ]] || programs+=(mmdebstrap)
 for program in "${programs[@]}"; do
@@ -88,12 +93,18 @@ else
   if [[ -n $cache ]]; then options+=(--volume "$(cd "$cache" && pwd):/var/cache/ccache"); fi
 fi
 echo "building $target"
+options+=(--timestamp "$epoch" --build-arg SOURCE_DATE_EPOCH="$epoch")
 build --target "$target" --tag "localhost/penstock-$target" "${options[@]}" --file deploy/image/Dockerfile .
 
 container="$(run_buildah from --pull-never "localhost/penstock-$target")"
 trap 'run_buildah rm "$container" >/dev/null' EXIT
-cp -a "$(run_buildah mount "$container")" "$out"
-run_buildah inspect --type image "localhost/penstock-$target" >"$out.json"
+# The names are given when all is there; what an attempt before has left goes.
+new="$(dirname "$out")/.$(basename "$out").new"
+rm -rf "$new" "$new.json"
+cp -a "$(run_buildah mount "$container")" "$new"
+run_buildah inspect --type image "localhost/penstock-$target" >"$new.json"
+mv "$new.json" "$out.json"
+mv -T "$new" "$out"
 
 bytes="$(find "$out" -type f -printf '%s\n' | awk '{sum += $1} END {printf "%.1f", sum / 1e6}')"
 echo "$target: $bytes MB in $(find "$out" -type f | wc -l) files, before compression"

@@ -1,17 +1,20 @@
-"""Wheels and tar archives whose bytes depend on their contents alone: entries are sorted, times and modes are fixed."""
+"""Wheels and tar archives whose bytes depend on their contents alone: entries are sorted, times and modes are fixed. Each has its
+name only when it is whole."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import gzip
 import hashlib
 import io
+import os
 import pathlib
 import tarfile
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 FIRST_TIME = 315532800  # a zip archive knows no time before 1980
 
@@ -44,6 +47,17 @@ class WheelName:
         return f"{self.name}-{self.version}.dist-info"
 
 
+@contextlib.contextmanager
+def whole(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A file beside it, which takes its name and place if nothing fails."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        yield beside
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def write_wheel(folder: pathlib.Path, name: WheelName, files: Mapping[str, Entry], epoch: int) -> pathlib.Path:
     """Writes the files, METADATA among them, with WHEEL and RECORD, which say what a wheel is and what is in it."""
     pure = str(name.tag.endswith("-any")).lower()
@@ -54,7 +68,7 @@ def write_wheel(folder: pathlib.Path, name: WheelName, files: Mapping[str, Entry
     everything[record] = Entry("".join(f"{line}\n" for line in [*lines, f"{record},,"]).encode())
     when = time.gmtime(max(epoch, FIRST_TIME))[:6]
     path = folder / name.file
-    with zipfile.ZipFile(path, "w") as archive:
+    with whole(path) as beside, zipfile.ZipFile(beside, "w") as archive:
         # The metadata last, as the format recommends.
         for inside in sorted(everything, key=lambda inside: (inside.startswith(name.info), inside)):
             about = zipfile.ZipInfo(inside, when)
@@ -71,7 +85,7 @@ def _digest(contents: bytes) -> str:
 
 def write_tar(path: pathlib.Path, root: str, files: Mapping[str, Entry], epoch: int) -> pathlib.Path:
     """Writes the files below the folder `root` of a .tar.gz."""
-    with open(path, "wb") as raw, gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
+    with whole(path) as beside, open(beside, "wb") as raw, gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packed:
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for name, entry in sorted(files.items()):
                 about = tarfile.TarInfo(f"{root}/{name}")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Gives a Debian package of ours, unpacked from what cpack made, what Debian's policy asks for.
 
-Usage: debian.py --build FOLDER UNPACKED      (deploy/package.sh packs it again)
+Usage: debian.py --build FOLDER [--shared] UNPACKED      (deploy/package.sh packs it again)
 
 What it adds or makes right:
   documents     copyright, with those of what is linked in; both changelogs; the manual page and the completion of the programs;
-                what lintian is not to complain of
+                what lintian is not to complain of; a bill of materials (SPDX 2.3) with each file
   archives      without notes and comments of the compiler, and without times
   modes         755 for folders and programs, 644 for files, whatever the umask was
   DEBIAN        md5sums and Installed-Size of all that is there
@@ -16,17 +16,17 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
-import os
 import pathlib
 import re
-import subprocess
 import sys
 import time
 
+from contents import Contents
 from manual import PENSTOCK, of_both
-from programs import HEADERS_OF, archives_of
+from programs import check_linked, inside_of
 
-from origins import ROOT, Origins, Problem, project_version  # of deploy/image, which programs.py has put on the path
+from bill import Bill  # of deploy/image, which programs.py has put on the path
+from origins import ROOT, Problem, epoch, project_version, run
 
 OURS = """\
 Copyright {year} the authors of Penstock
@@ -37,6 +37,7 @@ LINKED = """
 The program penstock contains parts of the packages of Debian below, from their archives and headers. What each of them says
 of its copyright follows.
 """
+PROGRAM = "usr/bin/penstock"
 RELEASE = """\
 {package} ({version}) unstable; urgency=medium
 
@@ -51,70 +52,86 @@ def zipped(text: bytes) -> bytes:
 
 
 def fields_of(control: pathlib.Path) -> dict[str, str]:
-    return dict(re.findall(r"^([\w-]+): (.+)$", control.read_text(), re.M))
+    return dict(re.findall(r"^([\w-]+): (.+)$", control.read_text("utf-8"), re.M))
 
 
-def copyright_of(package: str, build: pathlib.Path, year: int) -> str:
+def linked(package: str, build: pathlib.Path, shared: bool) -> Contents:
+    """What is inside of the program; what else a package needs of others comes with theirs."""
+    if package == "penstock" and not shared:
+        check_linked(build, PENSTOCK)
+    inside = {PROGRAM: inside_of(build, PENSTOCK)} if package == "penstock" else {}
+    return Contents(build, {PROGRAM: build / PENSTOCK}, inside)
+
+
+def copyright_of(package: str, contents: Contents, year: int) -> str:
     text = OURS.format(year=year)
-    if package != "penstock":
-        return text  # what it needs of others comes with their packages
-    linked = {str(path): path for path in [*archives_of(build, PENSTOCK), *map(pathlib.Path, HEADERS_OF)]}
-    origins = Origins(linked, project_version())
-    text += LINKED
-    for name, version in sorted({origins.package_of(path) for path in linked.values()}):
-        told = pathlib.Path("/usr/share/doc") / name / "copyright"
-        if not told.exists():
-            raise Problem(f"{told} is missing, and so the licence of what is linked in")
+    if licences := contents.licences():
+        text += LINKED
+    for (name, version), paths in licences.items():
         title = f"{name} {version}"
-        text += f"\n{title}\n{'=' * len(title)}\n\n{told.read_text().strip()}\n"
+        text += f"\n{title}\n{'=' * len(title)}\n\n" + "".join(f"{path.read_text('utf-8').strip()}\n" for path in paths)
     return text
 
 
+def bill_of(fields: dict[str, str], folder: pathlib.Path, contents: Contents, when: int) -> str:
+    name = f"{fields['Package']}_{fields['Version']}"
+    bill = Bill(name, ("penstock", project_version()), "deploy/package/debian.py")
+    for path in sorted(path for path in (folder / "usr").rglob("*") if path.is_file()):
+        inside = str(path.relative_to(folder))
+        bill.add_file(inside, path.read_bytes(), ("penstock", project_version()), contents.linked_into(inside))
+    return bill.text(when)
+
+
 def overrides_of(package: str) -> str:
-    paragraphs = (ROOT / "deploy/package/lintian-overrides").read_text().strip().split("\n\n")
+    paragraphs = (ROOT / "deploy/package/lintian-overrides").read_text("utf-8").strip().split("\n\n")
     return "".join(f"{text}\n" for text in paragraphs if re.search(rf"^{package}: ", text, re.M))
 
 
-def documents(fields: dict[str, str], build: pathlib.Path, epoch: int) -> dict[str, bytes]:
-    """Contents of files by their path below /usr."""
+def documents(fields: dict[str, str], build: pathlib.Path, contents: Contents, seconds: int) -> dict[str, bytes]:
+    """Texts of files by their path below /usr."""
     package, version = fields["Package"], fields["Version"]
-    when = time.gmtime(epoch)
+    when = time.gmtime(seconds)
     day = time.strftime("%a, %d %b %Y %H:%M:%S +0000", when)
     told = RELEASE.format(package=package, version=version, release=project_version(), maintainer=fields["Maintainer"], day=day)
-    files = {
-        "copyright": copyright_of(package, build, when.tm_year).encode(),
+    texts = {
+        "copyright": copyright_of(package, contents, when.tm_year).encode(),
         "changelog.gz": zipped((ROOT / "CHANGELOG.md").read_bytes()),
         "changelog.Debian.gz": zipped(told.encode()),
     }
-    files = {f"share/doc/{package}/{name}": contents for name, contents in files.items()}
+    files = {f"share/doc/{package}/{name}": text for name, text in texts.items()}
     files[f"share/lintian/overrides/{package}"] = overrides_of(package).encode()
     if package == "penstock":
-        for path, text in of_both(build, project_version(), epoch).items():
+        for path, page in of_both(build, project_version(), seconds).items():
+            if "penstockd" in path:
+                continue  # the daemon is not in this package
             if path.startswith("share/man/"):
-                path, contents = f"{path}.gz", zipped(text.encode())
+                files[f"{path}.gz"] = zipped(page.encode())
             else:
-                contents = text.encode()
-            if "penstockd" not in path:  # the daemon is not in this package
-                files[path] = contents
+                files[path] = page.encode()
     return files
 
 
-def finish(folder: pathlib.Path, build: pathlib.Path, epoch: int) -> None:
+def finish(folder: pathlib.Path, build: pathlib.Path, shared: bool) -> None:
     control = folder / "DEBIAN" / "control"
-    for name, contents in documents(fields_of(control), build, epoch).items():
+    fields = fields_of(control)
+    contents = linked(fields["Package"], build, shared)
+    for name, text in documents(fields, build, contents, epoch()).items():
         goal = folder / "usr" / name
         goal.parent.mkdir(parents=True, exist_ok=True)
-        goal.write_bytes(contents)
+        goal.write_bytes(text)
     sections = ("--remove-section=.comment", "--remove-section=.note")
     for archive in sorted(folder.glob("usr/lib/**/*.a")):
-        subprocess.run(["strip", "--strip-debug", "--enable-deterministic-archives", *sections, archive], check=True)
+        run("strip", "--strip-debug", "--enable-deterministic-archives", *sections, str(archive))
     for program in sorted(folder.glob("usr/bin/*")):
-        subprocess.run(["strip", "--strip-unneeded", *sections, program], check=True)
+        run("strip", "--strip-unneeded", *sections, str(program))
+    bill = folder / "usr/share/doc" / fields["Package"] / "sbom.spdx.json"
+    bill.write_text(bill_of(fields, folder, contents, epoch()), encoding="utf-8")
     files = sorted(path for path in folder.rglob("*") if path.is_file() and "DEBIAN" not in path.parts)
     sums = [f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in files]
-    (folder / "DEBIAN" / "md5sums").write_text("".join(sums))
+    (folder / "DEBIAN" / "md5sums").write_text("".join(sums), encoding="utf-8")
     size = sum(-(-path.stat().st_size // 1024) for path in files)
-    control.write_text(re.sub(r"^Installed-Size: .*", f"Installed-Size: {size}", control.read_text(), flags=re.M))
+    text = re.sub(r"^Installed-Size: .*", f"Installed-Size: {size}", control.read_text("utf-8"), flags=re.M)
+    control.write_text(text, encoding="utf-8")
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() or path.parent == folder / "usr/bin" else 0o644)
 
@@ -122,10 +139,11 @@ def finish(folder: pathlib.Path, build: pathlib.Path, epoch: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Gives an unpacked Debian package what the policy asks for.")
     parser.add_argument("--build", type=pathlib.Path, required=True, help="build folder of the preset portable")
+    parser.add_argument("--shared", action="store_true", help="nothing is linked from archives: any build will do")
     parser.add_argument("folder", type=pathlib.Path, metavar="UNPACKED", help="what dpkg-deb --raw-extract wrote")
     arguments = parser.parse_args()
     try:
-        finish(arguments.folder, arguments.build, int(os.environ.get("SOURCE_DATE_EPOCH", "0")))
+        finish(arguments.folder, arguments.build, arguments.shared)
     except Problem as problem:
         print(f"debian: {problem}", file=sys.stderr)
         return 1

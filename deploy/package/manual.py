@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The manual pages of the programs and the completion of shells, from what the programs say of themselves.
 
-Usage: manual.py --build FOLDER --out FOLDER      (for a look at them: man -l FOLDER/share/man/man1/penstock.1)
+Usage: SOURCE_DATE_EPOCH=SECONDS manual.py --build FOLDER --out FOLDER
+       (for a look at them: man -l FOLDER/share/man/man1/penstock.1)
 
 No text of an option is written here: the pages are the programs' --help, the completion is what `penstock completion` prints.
 """
@@ -32,7 +33,7 @@ ESCAPES = {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~
 def told(program: pathlib.Path, *words: str) -> str:
     """What a program prints, whatever the settings of who asks."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK")}
-    return subprocess.run([program, *words], env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.run([program, *words], env=environment, capture_output=True, encoding="utf-8", check=True).stdout
 
 
 def escaped(text: str) -> str:
@@ -147,11 +148,13 @@ def main() -> None:
     parser.add_argument("--build", type=pathlib.Path, required=True, help="build folder")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="where share/ goes")
     arguments = parser.parse_args()
+    if not (seconds := os.environ.get("SOURCE_DATE_EPOCH", "")).isdecimal():
+        parser.error("SOURCE_DATE_EPOCH must be the seconds since 1970 whose day is on the pages")
     version = told(arguments.build / PENSTOCK, "version", "-o", "name").strip()
-    for name, text in of_both(arguments.build, version, int(os.environ.get("SOURCE_DATE_EPOCH", "0"))).items():
+    for name, text in of_both(arguments.build, version, int(seconds)).items():
         path = arguments.out / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

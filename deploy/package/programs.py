@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ PROGRAMS = {"penstockd": "server/penstockd", "penstock": "client/cli/penstock"}
 # Compiled in from headers, so that no link names them.
 HEADERS_OF = ("/usr/include/CLI/CLI.hpp", "/usr/include/nlohmann/json.hpp")
 CUDA_MODULE = "engine/device/libpenstock_cuda.so"
+# What cmake/Portable.cmake links from archives, at least; libabsl_* besides.
+LINKED = {"libgrpc++.a", "libgrpc.a", "libprotobuf.a", "libssl.a", "libcrypto.a", "libsqlite3.a", "libabsl_base.a"}
 # What a daemon opens by name, where ranks use it. TCP is a part of UCX itself; its plugins, for other networks, stay out.
 OPENED_BY_NAME = ("libucp.so.0", "libucs.so.0")
 # Every system with glibc has them: what the tag manylinux allows, and no more than we need.
@@ -35,13 +38,14 @@ HIDDEN = re.compile(r" (?:grpc_|gpr_|upb_|SSL_|sqlite3_|_ZNK?4grpc|_ZNK?9grpc_co
 class Programs:
     """Copies of the programs and of what they carry, in `folder`/bin and `folder`/lib.
 
-    `sources` tells where each file is from, by its name in `folder`; `archives` what is linked into the programs.
+    `sources` tells where each file is from, by its name in `folder`; `inside` what is compiled and linked into those of ours:
+    archives, and one header of each package.
     """
 
     def __init__(self, build: pathlib.Path, folder: pathlib.Path) -> None:
         self.build, self.folder = build, folder
         self.sources: dict[str, pathlib.Path] = {}
-        self.archives: dict[str, list[pathlib.Path]] = {}
+        self.inside: dict[str, list[pathlib.Path]] = {}
 
     def collect(self) -> None:
         (self.folder / "bin").mkdir(parents=True)
@@ -51,13 +55,16 @@ class Programs:
                 raise Problem(f"{name} is not built: deploy/build.sh portable penstockd penstock")
             self._add(self.build / target, f"bin/{name}", f"$ORIGIN/../lib:{TORCH}" if name == "penstockd" else "$ORIGIN/../lib")
             self._carry(self.build / target)
-            self.archives[f"bin/{name}"] = sorted(archives_of(self.build, target))
+            self.inside[f"bin/{name}"] = inside_of(self.build, target)
         for name in OPENED_BY_NAME:
             self._add(library_in_cache(name), f"lib/{name}", "$ORIGIN")
             self._carry(library_in_cache(name))
-        module = self.build / CUDA_MODULE
-        if module.exists():
+        if builds_cuda(self.build):
+            module = self.build / CUDA_MODULE
+            if not module.exists():
+                raise Problem(f"{module.name} is not built: deploy/build.sh portable penstockd")
             self._add(module, f"lib/{module.name}", f"$ORIGIN:{TORCH}:{CUDA_RUNTIME}")
+            self.inside[f"lib/{module.name}"] = [*headers_of_torch(self.build), *headers_of_cuda(self.build)]
 
     @property
     def has_cuda(self) -> bool:
@@ -91,26 +98,67 @@ class Programs:
                 carried = f"lib/{needed}" in self.sources or needed in SYSTEM
                 if not carried and not (self._uses_torch(name) and of_torch(needed)):
                     raise Problem(f"{name} needs {needed}, which would not be there")
-            for kind, version in versions_of(file):
+            versions = list(versions_of(file))
+            if "libc.so.6" in needed_by(file) and not any(kind == "GLIBC" for kind, _ in versions):
+                raise Problem(f"{name} needs libc.so.6, and readelf names no version of its symbols")
+            for kind, version in versions:
                 if kind in NEWEST and version > NEWEST[kind]:
                     raise Problem(f"{name} needs {kind}_{'.'.join(map(str, version))}, which is newer than Debian 12's")
 
     def check_apart(self) -> None:
-        """That no program shows what another library of its process could take for its own."""
-        for name in PROGRAMS:
+        """That gRPC and the like are linked from archives, and no program shows another library of its process what it could
+        take for its own."""
+        for name, target in PROGRAMS.items():
             exported = HIDDEN.search(run("nm", "--dynamic", "--defined-only", str(self.folder / "bin" / name)))
             if exported:
                 raise Problem(f"{name} exports {exported[0].strip()}...: is {self.build} of the preset portable?")
+            check_linked(self.build, target)
 
     @staticmethod
     def _uses_torch(name: str) -> bool:
         return name in ("bin/penstockd", "lib/libpenstock_cuda.so")
 
 
-def archives_of(build: pathlib.Path, target: str) -> set[pathlib.Path]:
+def archives_of(build: pathlib.Path, target: str) -> list[pathlib.Path]:
     """The archives of Debian's that the link of a target names."""
-    link = run("ninja", "-C", str(build), "-t", "commands", target).splitlines()[-1]
-    return {pathlib.Path(path) for path in re.findall(r"(?<= )/usr/\S+\.a(?= )", link)}
+    link = shlex.split(run("ninja", "-C", str(build), "-t", "commands", target).splitlines()[-1])
+    return sorted({pathlib.Path(word) for word in link if word.startswith(("/usr/", "/lib/")) and word.endswith(".a")})
+
+
+def check_linked(build: pathlib.Path, target: str) -> None:
+    """That we see what is linked in: else its licences would be missing without a word."""
+    missing = LINKED - {path.name for path in archives_of(build, target)}
+    if missing:
+        raise Problem(f"the link of {target} names no {', '.join(sorted(missing))}: is {build} of the preset portable?")
+
+
+def inside_of(build: pathlib.Path, target: str) -> list[pathlib.Path]:
+    """What a program holds of others."""
+    headers = [pathlib.Path(header) for header in HEADERS_OF]
+    return [*archives_of(build, target), *headers, *(headers_of_torch(build) if target == PROGRAMS["penstockd"] else [])]
+
+
+def builds_cuda(build: pathlib.Path) -> bool:
+    """Whether the daemon of this build comes with the CUDA module; a file of an earlier configuration may lie there."""
+    return f" -o {CUDA_MODULE} " in run("ninja", "-C", str(build), "-t", "commands", PROGRAMS["penstockd"])
+
+
+def headers_of_torch(build: pathlib.Path) -> list[pathlib.Path]:
+    return [configured(build, "LibTorch_CPU_LIBRARY").parents[1] / "include/ATen/ATen.h"]
+
+
+def headers_of_cuda(build: pathlib.Path) -> list[pathlib.Path]:
+    return [
+        configured(build, "LibTorch_CUDA_HEADERS") / "cuda_runtime_api.h",
+        configured(build, "LibTorch_CRT_HEADERS") / "crt/host_defines.h",
+    ]
+
+
+def configured(build: pathlib.Path, name: str) -> pathlib.Path:
+    found = re.search(rf"^{name}:\w+=(/.+)$", (build / "CMakeCache.txt").read_text("utf-8"), re.M)
+    if not found:
+        raise Problem(f"{build}/CMakeCache.txt has no {name}")
+    return pathlib.Path(found[1])
 
 
 def of_torch(library: str) -> bool:

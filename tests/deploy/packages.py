@@ -21,15 +21,12 @@ import subprocess
 import sys
 from typing import Any
 
+from base_system import BASE, FOLDER
+from otherwise import OTHERWISE
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MIRROR = "http://deb.debian.org/debian"
 SUITES = {"bookworm": "3.11", "trixie": "3.13"}
-# Everything is compiled again; a zone that is nobody's, a language without UTF-8, of Python too.
-OTHERWISE = {"CCACHE_DISABLE": "1", "TZ": "Pacific/Chatham", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-# Debian's essential libraries: all that a daemon may load beside what is packed and torch.
-BASE = re.compile(
-    r"^/(usr/)?lib/x86_64-linux-gnu/(ld-linux-x86-64|lib(c|dl|gcc_s|m|nss_\w+|pthread|resolv|rt|stdc\+\+|util))\.so\.[\d.]+$"
-)
 
 
 def run(*command: str | pathlib.Path, umask: int = -1, **more: str) -> None:
@@ -60,7 +57,7 @@ def made_twice(folder: pathlib.Path) -> pathlib.Path:
     run(ROOT / "deploy/package.sh", "--out", folder / "packages", SOURCE_DATE_EPOCH=epoch.strip())
     one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
     package = (*one_core, sources_elsewhere(folder) / "deploy/package.sh", "--out", folder / "again")
-    run(*package, umask=0o077, SOURCE_DATE_EPOCH=epoch.strip(), **OTHERWISE)
+    run(*package, umask=0o077, SOURCE_DATE_EPOCH=epoch.strip(), CCACHE_DISABLE="1", **OTHERWISE)
     sums = [(folder / name / "SHA256SUMS").read_text() for name in ("packages", "again")]
     if sums[0] != sums[1]:
         sys.exit(f"packages: two builds give different bytes:\n{sums[0]}{sums[1]}")
@@ -140,7 +137,8 @@ def check(suite: str, told: dict[str, object]) -> None:
         sys.exit(f"packages: {suite}: the example printed\n{told['printed']}")
     loaded = told.pop("loaded")
     assert isinstance(loaded, list)
-    foreign = [path for path in loaded if not BASE.search(path) and not path.startswith(("/torch/", "/tmp/venv/"))]
+    base = [path for path in loaded if FOLDER.match(path) and BASE.fullmatch(pathlib.Path(path).name)]
+    foreign = [path for path in loaded if path not in base and not path.startswith(("/torch/", "/tmp/venv/"))]
     if foreign or not any(path.startswith("/torch/") for path in loaded):
         sys.exit(f"packages: {suite}: the daemon loaded {foreign or loaded}")
     told.pop("printed")

@@ -14,9 +14,10 @@ PACK = ROOT / "deploy" / "package" / "pack.py"
 TORCH = next((ROOT / "build/deps/venv/lib").glob("python3*/site-packages"), pathlib.Path())
 
 
-def pack(out: pathlib.Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = ["/usr/bin/python3", "-B", str(PACK), "--build", os.environ["PENSTOCK_BUILD"], "--out", str(out), *more]
-    return subprocess.run(command, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}, capture_output=True, text=True)
+def pack(out: pathlib.Path, *words: str, umask: int = 0o022, **more: str) -> subprocess.CompletedProcess[str]:
+    command = ["/usr/bin/python3", "-B", str(PACK), "--build", os.environ["PENSTOCK_BUILD"], "--out", str(out), *words]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", **more}
+    return subprocess.run(command, env=environment, umask=umask, capture_output=True, text=True)
 
 
 def packed(scratch: pathlib.Path) -> pathlib.Path:

@@ -27,7 +27,9 @@ SERVICE = {
         "stop_signal": TEXT, "stop_grace_period": TEXT, "environment": {"type": "object", "additionalProperties": TEXT},
         "build": {
             "type": "object", "additionalProperties": False, "required": ["context", "dockerfile", "target"],
-            "properties": {"context": TEXT, "dockerfile": TEXT, "target": TEXT},
+            "properties": {
+                "context": TEXT, "dockerfile": TEXT, "target": TEXT, "args": {"type": "object", "additionalProperties": TEXT},
+            },
         },
         "healthcheck": {
             "type": "object", "additionalProperties": False, "oneOf": [{"required": ["test"]}, {"required": ["disable"]}],

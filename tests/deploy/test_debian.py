@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -11,7 +12,9 @@ import subprocess
 import sys
 
 import pytest
+import spdx
 from conftest import PENSTOCK, ROOT
+from otherwise import OTHERWISE
 
 CONTROL = """\
 Architecture: amd64
@@ -39,9 +42,10 @@ def unpacked(folder: pathlib.Path, name: str) -> pathlib.Path:
     return folder
 
 
-def finished(folder: pathlib.Path) -> pathlib.Path:
-    command = [sys.executable, "-B", ROOT / "deploy/package/debian.py", "--build", os.environ["PENSTOCK_BUILD"], folder]
-    done = subprocess.run(command, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}, capture_output=True, text=True)
+def finished(folder: pathlib.Path, umask: int = 0o022, **more: str) -> pathlib.Path:
+    command = [sys.executable, "-B", ROOT / "deploy/package/debian.py", "--build", os.environ["PENSTOCK_BUILD"], "--shared", folder]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", **more}
+    done = subprocess.run(command, env=environment, umask=umask, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -87,11 +91,22 @@ def test_it_has_its_documents(package: pathlib.Path) -> None:
 def test_the_archives_have_no_programs_documents(tmp_path: pathlib.Path) -> None:
     archives = finished(unpacked(tmp_path / "archives", "libpenstock-dev"))
     names = {name.removeprefix("usr/share/") for name in contents(archives) if name.startswith("usr/share/")}
-    documents = {f"doc/libpenstock-dev/{name}" for name in ("changelog.gz", "changelog.Debian.gz", "copyright")}
+    documents = {f"doc/libpenstock-dev/{name}" for name in ("changelog.gz", "changelog.Debian.gz", "copyright", "sbom.spdx.json")}
     assert names == {*documents, "lintian/overrides/libpenstock-dev"}
     told = (archives / "usr/share/lintian/overrides/libpenstock-dev").read_text()
     assert "\nlibpenstock-dev: " in told and "\npenstock: " not in told
 
 
+@pytest.mark.parametrize("name", ["penstock", "libpenstock-dev"])
+def test_its_bill_names_each_file(name: str, tmp_path: pathlib.Path) -> None:
+    files = contents(finished(unpacked(tmp_path / "one", name)))
+    bill = json.loads(files.pop(f"usr/share/doc/{name}/sbom.spdx.json"))
+    spdx.check(bill, {path: text for path, text in files.items() if not path.startswith("DEBIAN/")})
+    packages = {package["name"] for package in bill["packages"]}
+    assert packages == ({"penstock", "libcli11-dev", "nlohmann-json3-dev"} if name == "penstock" else {"penstock"})
+
+
 def test_again_gives_the_same_bytes(package: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    assert contents(finished(unpacked(tmp_path / "again", "penstock"))) == contents(package)
+    """Also with another umask, zone and language."""
+    again = finished(unpacked(tmp_path / "again", "penstock"), umask=0o077, **OTHERWISE)
+    assert contents(again) == contents(package)

@@ -3,7 +3,6 @@ is missing named."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import ROOT
+from image_tree import files_of
 from test_manifests import project_version
 
 sys.path[:0] = [str(ROOT / "deploy" / "image"), str(ROOT / "deploy" / "package")]
@@ -24,6 +24,7 @@ from bill import Bill  # noqa: E402
 
 ASSEMBLE = ROOT / "deploy" / "image" / "assemble.py"
 VERSION = project_version()
+KEEP_OWNER = () if os.geteuid() == 0 else ("--keep-owner",)
 LINKED = ("libgrpc-small", "1.51")
 # Libraries by their path in site-packages, and what they need.
 TORCH = {
@@ -79,7 +80,8 @@ class Small:
             info = self.site / f"{distribution}.dist-info"
             (info / "licenses").mkdir(parents=True)
             (info / "licenses" / "LICENSE").write_text(f"the licence of {distribution}\n")
-            (info / "RECORD").write_text("".join(f"{name},,\n" for name in TORCH if name.startswith(top)))
+            names = [*(name for name in TORCH if name.startswith(top)), f"{info.name}/licenses/LICENSE"]
+            (info / "RECORD").write_text("".join(f"{name},,\n" for name in names))
         for name, needed in WHEEL.items():
             make_library(folder / name, needed, scratch)
         self.wheel = self.write(set(WHEEL), "wheel")
@@ -87,17 +89,18 @@ class Small:
     def write(self, names: set[str], where: str) -> pathlib.Path:
         """A wheel with these of the files."""
         name = WheelName("penstock_server", VERSION, "py3-none-any")
-        bill = Bill("small", "urn:small", "a test")
+        bill = Bill("small", ("penstock", VERSION), "a test")
         files: dict[str, Entry] = {}
         for inside in sorted(names):
             contents = (self.folder / inside).read_bytes()
             files[f"penstock_server/{inside}"] = Entry(contents, executable=True)
             package = ("libsmall", "1.0") if "small" in inside else ("penstock", VERSION)
-            spdx = bill.add_file(f"penstock_server/{inside}", contents, package)
-            if inside.startswith("bin/"):
-                bill.add_link(spdx, LINKED)
+            bill.add_file(f"penstock_server/{inside}", contents, package, [LINKED] if inside.startswith("bin/") else [])
         licences = {"LICENSE": "ours", "libsmall/copyright": "its", f"{LINKED[0]}/copyright": "linked"}
-        files |= {f"{name.info}/licenses/{inside}": Entry(text.encode()) for inside, text in licences.items()}
+        for inside, text in licences.items():
+            files[f"{name.info}/licenses/{inside}"] = Entry(text.encode())
+            of = {"LICENSE": ("penstock", VERSION), "libsmall/copyright": ("libsmall", "1.0")}.get(inside, LINKED)
+            bill.add_file(f"{name.info}/licenses/{inside}", text.encode(), of)
         files[f"{name.info}/sboms/penstock_server.spdx.json"] = Entry(bill.text(0).encode())
         (self.folder / where).mkdir()
         return write_wheel(self.folder / where, name, files, 0)
@@ -107,7 +110,7 @@ class Small:
     ) -> subprocess.CompletedProcess[str]:
         command = ["/usr/bin/python3", "-B", str(ASSEMBLE), target, "--wheel", str(wheel or self.wheel), "--out", str(out)]
         environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
-        command += ["--torch", str(self.site)]
+        command += ["--torch", str(self.site), *KEEP_OWNER]
         return subprocess.run(command, env=environment, umask=umask, capture_output=True, text=True)
 
 
@@ -117,16 +120,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
         if not shutil.which(tool):
             pytest.skip(f"no {tool} here")
     yield Small(tmp_path_factory.mktemp("small"))
-
-
-def files_of(root: pathlib.Path) -> dict[str, str]:
-    """Everything that an image keeps of each of its files."""
-    told = {}
-    for path in [root, *root.rglob("*")]:
-        status = path.lstat()
-        contents = os.readlink(path) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        told[str(path.relative_to(root))] = f"{status.st_mode:o} {status.st_uid} {status.st_gid} {int(status.st_mtime)} {contents}"
-    return told
 
 
 @pytest.mark.parametrize("target", ["cli", "daemon-cpu", "daemon"])
@@ -171,7 +164,7 @@ def test_what_the_wheel_says_of_itself_is_passed_on(small: Small, tmp_path: path
         for one in bill["relationships"]
         if one["relationshipType"] == "STATIC_LINK"
     }
-    assert related == {("/usr/bin/penstockd", LINKED), ("/usr/bin/penstock", LINKED)}
+    assert related == {("./usr/bin/penstockd", LINKED), ("./usr/bin/penstock", LINKED)}
     for name, text in (("penstock/LICENSE", "ours"), ("libsmall/copyright", "its"), (f"{LINKED[0]}/copyright", "linked")):
         assert (documents / name).read_text() == text
     assert (documents / "torch/LICENSE").read_text() == "the licence of torch-2.11.0\n"
@@ -191,3 +184,44 @@ def test_what_is_missing_is_named(small: Small, tmp_path: pathlib.Path) -> None:
     (torn.site / "nvidia/cu13/lib/libcublas.so.13").rename(tmp_path / "libcublas")
     done = torn.assemble("daemon", tmp_path / "four")
     assert done.returncode == 1 and "libcublas.so.13 is in none of the wheels" in done.stderr, done.stderr
+
+
+def test_nothing_is_left_of_what_failed(small: Small, tmp_path: pathlib.Path) -> None:
+    done = small.assemble("daemon", tmp_path / "image", small.write({"bin/penstockd", "bin/penstock", "lib/libsmall.so.1"}, "torn"))
+    assert done.returncode == 1 and [*tmp_path.iterdir()] == [], done.stderr
+
+
+def test_a_wheel_that_is_not_what_its_sums_say_is_refused(small: Small, tmp_path: pathlib.Path) -> None:
+    wheel = tmp_path / small.wheel.name
+    shutil.copyfile(small.wheel, wheel)
+    subprocess.run(f"sha256sum {wheel.name} > SHA256SUMS", shell=True, cwd=tmp_path, check=True)
+    assert small.assemble("cli", tmp_path / "good", wheel).returncode == 0
+    with open(wheel, "ab") as end:
+        end.write(b"more")
+    done = small.assemble("cli", tmp_path / "bad", wheel)
+    assert done.returncode == 1 and "is not the file that" in done.stderr, done.stderr
+
+
+def test_a_library_without_a_licence_is_refused(tmp_path: pathlib.Path) -> None:
+    small = Small(tmp_path / "small")
+    (small.site / "nvidia_small-13.0.dist-info/licenses/LICENSE").unlink()
+    done = small.assemble("daemon-cpu", tmp_path / "image")
+    assert done.returncode == 1 and "the licence of nvidia_small is missing" in done.stderr, done.stderr
+
+
+def test_licences_that_others_name_are_there(small: Small, tmp_path: pathlib.Path) -> None:
+    """Debian's texts name them at their place in Debian."""
+    assert small.assemble("cli", tmp_path / "image").returncode == 0
+    told = (tmp_path / "image/usr/share/doc/libc6/copyright").read_text()
+    assert "/usr/share/common-licenses/LGPL-2.1" in told
+    assert (tmp_path / "image/usr/share/common-licenses/LGPL-2.1").read_text().lstrip().startswith("GNU LESSER")
+
+
+def test_owners_are_given_by_root_alone(small: Small, tmp_path: pathlib.Path) -> None:
+    if os.geteuid() != 0:
+        command = [sys.executable, "-B", str(ASSEMBLE), "cli", "--wheel", str(small.wheel), "--out", str(tmp_path / "image")]
+        done = subprocess.run([*command, "--torch", str(small.site)], capture_output=True, text=True)
+        assert done.returncode == 1 and "run this as root" in done.stderr, done.stderr
+        return
+    assert small.assemble("daemon-cpu", tmp_path / "image").returncode == 0
+    assert (tmp_path / "image/var/lib/penstock").stat().st_uid == 65532

@@ -21,16 +21,17 @@ from collections.abc import Iterator
 
 import daemon_process
 import pytest
+import spdx
+from base_system import BASE
 from conftest import ROOT
 from daemon_process import Daemon
+from otherwise import OTHERWISE
 from packing import TORCH, pack, packed
 from test_manifests import project_version
 
 VERSION = project_version()
 SERVER = f"penstock_server-{VERSION}"
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-# Debian's essential libraries, those that its name service opens, and what the compiler's runtime is.
-BASE = re.compile(r"(ld-linux-x86-64|lib(c|dl|gcc_s|m|nss_\w+|pthread|resolv|rt|stdc\+\+|util))\.so\.[\d.]+$")
 
 
 @pytest.fixture(scope="module")
@@ -269,14 +270,32 @@ def test_the_record_and_the_bill_name_every_file(server_wheel: pathlib.Path) -> 
         told = base64.urlsafe_b64encode(hashlib.sha256(contents[name]).digest()).rstrip(b"=").decode()
         assert (digest, size) == (f"sha256={told}", str(len(contents[name]))), name
     bill = json.loads(contents[f"{SERVER}.dist-info/sboms/penstock_server.spdx.json"])
-    listed = {file["fileName"]: file["checksums"][0]["checksumValue"] for file in bill["files"]}
-    binaries = {name for name in contents if "/bin/" in name or "/lib/" in name}
-    assert listed == {name: hashlib.sha256(contents[name]).hexdigest() for name in binaries}
+    listed = {file["fileName"].removeprefix("./"): file["checksums"][0]["checksumValue"] for file in bill["files"]}
+    itself = {f"{SERVER}.dist-info/{name}" for name in ("RECORD", "WHEEL", "sboms/penstock_server.spdx.json")}
+    assert listed == {name: hashlib.sha256(contents[name]).hexdigest() for name in contents.keys() - itself}
+    spdx.check(bill, {name: text for name, text in contents.items() if name not in itself})
     names = {package["name"] for package in bill["packages"]}
-    assert {"penstock", "libucx0", "libcli11-dev", "nlohmann-json3-dev"} <= names
+    assert {"penstock", "libucx0", "libcli11-dev", "nlohmann-json3-dev", "torch"} <= names
+    if "penstock_server/lib/libpenstock_cuda.so" in contents:
+        assert "nvidia_cuda_runtime" in names
+    if os.environ.get("PENSTOCK_PACKAGES"):
+        assert {"libgrpc-dev", "libprotobuf-dev", "libabsl-dev", "libssl-dev", "libsqlite3-dev"} <= names
     licences = {name.split("/")[2] for name in contents if name.startswith(f"{SERVER}.dist-info/licenses/")}
     assert licences == {"LICENSE", *names} - {"penstock"}
     assert b"/build/deps/" not in contents["penstock_server/bin/penstockd"], "the folders of the build machine are out"
+
+
+def test_the_other_packages_have_bills_too(packages: pathlib.Path, unpacked: pathlib.Path) -> None:
+    files = {str(path.relative_to(unpacked)): path.read_bytes() for path in unpacked.rglob("*") if path.is_file()}
+    archive = json.loads(files.pop("sbom.spdx.json"))
+    spdx.check(archive, files)
+    (client,) = packages.glob("penstock-*.whl")
+    info = f"penstock-{VERSION}.dist-info"
+    with zipfile.ZipFile(client) as wheel:
+        files = {name: wheel.read(name) for name in wheel.namelist() if name not in (f"{info}/RECORD", f"{info}/WHEEL")}
+    bill = json.loads(files.pop(f"{info}/sboms/penstock.spdx.json"))
+    spdx.check(bill, files)
+    assert archive["documentNamespace"] != bill["documentNamespace"]
 
 
 def test_the_folder_of_the_sources_is_in_no_file(packages: pathlib.Path, server_wheel: pathlib.Path, unpacked: pathlib.Path) -> None:
@@ -314,6 +333,15 @@ def test_no_torch_is_asked_for(packages: pathlib.Path) -> None:
         assert [line for line in metadata.splitlines() if line.startswith("Requires-Dist: torch") and "extra ==" not in line] == []
 
 
+def test_what_others_have_put_there_has_no_checksum(tmp_path: pathlib.Path) -> None:
+    for name in ("notes.txt", "penstock_0.1.0.deb"):
+        (tmp_path / name).touch()
+    done = pack(tmp_path, "--shared", "--with", str(tmp_path / "penstock_0.1.0.deb"))
+    assert done.returncode == 0, done.stderr
+    named = {line.split()[1] for line in (tmp_path / "SHA256SUMS").read_text().splitlines()}
+    assert named == {path.name for path in tmp_path.iterdir()} - {"SHA256SUMS", "notes.txt"}
+
+
 def test_the_checksums_are_those_of_the_packages(packages: pathlib.Path) -> None:
     subprocess.run(["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], cwd=packages, check=True)
     named = {line.split()[1] for line in (packages / "SHA256SUMS").read_text().splitlines()}
@@ -323,10 +351,12 @@ def test_the_checksums_are_those_of_the_packages(packages: pathlib.Path) -> None
 def test_packing_again_gives_the_same_bytes(packages: pathlib.Path, tmp_path: pathlib.Path) -> None:
     if os.environ.get("PENSTOCK_PACKAGES"):
         pytest.skip("tests/deploy/packages.py packs a portable build twice")
-    assert pack(tmp_path, "--shared").returncode == 0
+    done = pack(tmp_path, "--shared", umask=0o077, **OTHERWISE)
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "SHA256SUMS").read_text() == (packages / "SHA256SUMS").read_text()
 
 
 def test_a_build_that_shows_its_grpc_is_refused(packages: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    done = pack(tmp_path)
+    done = pack(tmp_path / "out")
+    assert not [*(tmp_path / "out").glob("penstock_server*")], "nothing is left of what failed"
     assert done.returncode == 1 and re.search(r"penstockd exports .*: is .* of the preset portable\?", done.stderr), done.stderr

@@ -1,4 +1,5 @@
-"""The preset portable: what is compiled does not depend on whether the compiler cache ran."""
+"""The preset portable, configured and not built: what is compiled does not depend on whether the compiler cache ran, and what is
+linked in is known."""
 
 from __future__ import annotations
 
@@ -8,11 +9,20 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 
 import pytest
 from conftest import ROOT
+
+sys.path[:0] = [str(ROOT / "deploy" / "image"), str(ROOT / "deploy" / "package")]
+
+import debian  # noqa: E402
+from contents import Contents  # noqa: E402
+from programs import CUDA_MODULE, PROGRAMS, builds_cuda, check_linked, headers_of_cuda, headers_of_torch, inside_of  # noqa: E402
+
+from origins import Problem  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +60,57 @@ def test_places_in_the_code_are_the_same_with_the_cache_and_without(build: pathl
         places.append(sorted(re.findall(rb"[\w./-]*(?:probe\.pb\.h|penstock_probe\.cc)(?=\0)", out.read_bytes().partition(b".symtab")[0])))
     assert places[0] == places[1]
     assert {*places[0]} >= {b"proto/penstock/probe.pb.h"}, "no name of the build folder"
+
+
+LINKED = {"libgrpc-dev", "libgrpc++-dev", "libprotobuf-dev", "libabsl-dev", "libssl-dev", "libsqlite3-dev"}
+
+
+def test_what_is_linked_in_is_told(build: pathlib.Path) -> None:
+    """From the build's graph, which names it also before anything is built."""
+    server = contents_of(build, {"bin/penstockd": PROGRAMS["penstockd"]})
+    linked = server.linked_into("bin/penstockd")
+    assert {*LINKED, "torch", "libcli11-dev", "nlohmann-json3-dev", "zlib1g-dev"} <= {name for name, _ in linked}
+    assert {name for name, _ in linked} == {name for name, _ in server.licences()}
+    assert {path.name for path in server.licences()[("torch", "2.11.0")]} == {"LICENSE", "NOTICE"}
+    tool = contents_of(build, {"bin/penstock": PROGRAMS["penstock"]})
+    names = {name for name, _ in tool.linked_into("bin/penstock")}
+    assert LINKED <= names and "torch" not in names
+
+
+def contents_of(build: pathlib.Path, programs: dict[str, str]) -> Contents:
+    sources = {name: build / target for name, target in programs.items()}
+    return Contents(build, sources, {name: inside_of(build, target) for name, target in programs.items()})
+
+
+def test_the_copyright_of_the_command_line_names_it(build: pathlib.Path) -> None:
+    rights = debian.copyright_of("penstock", debian.linked("penstock", build, shared=False), 2026)
+    assert LINKED <= set(re.findall(r"^(\S+) [\d.:~+\w-]+\n=+\n", rights, re.M))
+
+
+def test_a_link_that_names_none_is_refused(build: pathlib.Path) -> None:
+    check_linked(build, PROGRAMS["penstock"])
+    other = pathlib.Path(os.environ["PENSTOCK_BUILD"])
+    with pytest.raises(Problem, match=r"the link of client/cli/penstock names no libabsl_base\.a, .*libssl\.a"):
+        check_linked(other, PROGRAMS["penstock"])
+    with pytest.raises(Problem, match="of the preset portable"):
+        debian.linked("penstock", other, shared=False)
+
+
+def test_the_module_of_an_earlier_build_is_not_packed(build: pathlib.Path) -> None:
+    """The build's graph decides, not what lies there."""
+    configure = ["cmake", "--preset", "portable", "-B", str(build)]
+    subprocess.run([*configure, "-D", "PENSTOCK_CUDA=OFF"], cwd=ROOT, capture_output=True, check=True)
+    (build / CUDA_MODULE).parent.mkdir(parents=True, exist_ok=True)
+    (build / CUDA_MODULE).touch()
+    assert not builds_cuda(build)
+    with_cuda = subprocess.run([*configure, "-D", "PENSTOCK_CUDA=ON"], cwd=ROOT, capture_output=True, text=True)
+    if with_cuda.returncode:
+        assert "but there is no CUDA" in with_cuda.stderr, with_cuda.stderr
+        pytest.skip("no toolkit of CUDA here")
+    assert builds_cuda(build)
+    inside = [*headers_of_torch(build), *headers_of_cuda(build)]
+    module = Contents(build, {"lib/module": build / CUDA_MODULE}, {"lib/module": inside})
+    names = {name for name, _ in module.linked_into("lib/module")}
+    assert {"torch", "nvidia_cuda_runtime"} <= names and len(names) <= 3
+    texts = [path.read_text() for paths in module.licences().values() for path in paths]
+    assert len(module.licences()) == len(names) and any("NVIDIA CUDA Toolkit" in text for text in texts)
