@@ -47,7 +47,10 @@ OpenedCuda OpenCudaModule(const CudaLibraries& libraries) {
   if (library == nullptr) return None(absl::StrCat("the CUDA module can't be opened (", Complaint(), ")"));
   const auto entry = reinterpret_cast<CudaModuleFunction>(dlsym(library, kCudaModuleEntry));
   if (entry == nullptr) return None(absl::StrCat(libraries.module, " is no CUDA module of this program"));
-  const CudaModule* module = entry();
+  const CudaModule* module = nullptr;
+  if (const absl::Status status = RunTorch([&] { module = entry(); }); !status.ok()) {
+    return None(absl::StrCat("LibTorch can't use CUDA (", status.message(), ")"));
+  }
   if (module->version != kCudaModuleVersion) {
     return None(absl::StrCat("the CUDA module has version ", module->version, ", but this program needs version ",
                              kCudaModuleVersion));

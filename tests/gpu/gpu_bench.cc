@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "engine/autograd/autocast.h"
 #include "engine/base/clock.h"
@@ -101,16 +102,19 @@ Workload WorkloadOf(const Options& options) {
   return workload;
 }
 
-Device Gpu(int index = 0) {
-  Device device{.name = absl::StrCat("cuda:", index), .cores = UsableCores()};
+// The plain loop's.
+Device Gpu() {
+  Device device{.name = "cuda:0", .cores = UsableCores()};
   device.kind = DeviceKind::kCuda;
-  device.index = index;
   return device;
 }
 
+// With cores of their own, as the daemon has them: threads that share cores sleep where these spin.
 std::vector<Device> Gpus(int count) {
-  std::vector<Device> gpus;
-  for (int i = 0; i < count; ++i) gpus.push_back(Gpu(i));
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.push_back(absl::StrCat("cuda:", i));
+  std::vector<Device> gpus = Must(ParseDevices(names, {}, UsableCores()));
+  for (Device& gpu : gpus) gpu.memory_limit_bytes = 0;  // what the plain loop left to the allocator is no bound
   return gpus;
 }
 
@@ -245,6 +249,16 @@ Spread Times(int rounds, const Run& run) {
 
 constexpr double kMebi = 1 << 20;
 
+std::string Json(const char* key, const Spread& seconds) {
+  return absl::StrFormat(R"("%s":{"median":%.9f,"least":%.9f,"most":%.9f})", key, seconds.median, seconds.least,
+                         seconds.most);
+}
+// A line for the runner, which collects them; times are seconds.
+void Figures(const std::string& members) {
+  std::printf("figures {%s}\n", members.c_str());
+  std::fflush(stdout);
+}
+
 void Compare(const Options& options) {
   const Workload workload = WorkloadOf(options);
   DeviceStreams& streams = StreamsOf(Gpu());
@@ -265,7 +279,8 @@ void Compare(const Options& options) {
         "plain loop: step %.2f (%.2f .. %.2f), inference of one row %.3f (%.3f .. %.3f), growth in a step %.0f MiB\n",
         plain.median * unit, plain.least * unit, plain.most * unit, plain_infer.median * unit, plain_infer.least * unit,
         plain_infer.most * unit, static_cast<double>(memory.peak_allocated_bytes - before) / kMebi);
-    std::fflush(stdout);
+    Figures(absl::StrFormat(R"("of":"plain loop","parameters":%d,%s,%s,"growth_bytes":%d)", loop.parameters(),
+                            Json("step", plain), Json("inference", plain_infer), memory.peak_allocated_bytes - before));
   };
   measure_plain();
   std::vector<std::pair<int, bool>> variants;
@@ -311,7 +326,12 @@ void Compare(const Options& options) {
     std::printf("          inference of one row %.3f (%.3f .. %.3f); peak %.0f MiB, planned %.0f; created in %.1f s\n",
                 infer.median * unit, infer.least * unit, infer.most * unit, static_cast<double>(peak) / kMebi,
                 static_cast<double>(planned) / kMebi, created);
-    std::fflush(stdout);
+    Figures(absl::StrFormat(
+        R"("of":"pipeline","stages":%d,"gpus":%d,"undo":%s,%s,%s,"engine_per_action":%.9f,"bubble_measured":%.4f,)"
+        R"("bubble_predicted":%.4f,"makespan_predicted":%.9f,"peak_bytes":%d,"planned_bytes":%d,"created":%.3f)",
+        stages, gpus.size(), undo ? "true" : "false", Json("step", took), Json("inference", infer),
+        (took.median - plain.median) / actions, bubble, pipeline->plan().predicted_bubble,
+        pipeline->plan().makespan_seconds, peak, planned, created));
   }
   measure_plain();  // the machine may have changed
 }

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -49,7 +50,7 @@ class GpuTest : public ::testing::Test {
   }
 
   // Keeps a stream of a GPU busy for a tenth of a second or so, without allocating on it. On a CPU nothing is ever
-  // late.
+  // late. PENSTOCK_GPU_DELAY: by how many kernels, for a tool that makes each slow.
   static void Delay(DeviceStreams& device, StreamKind stream) {
     if (&device == &CpuStreams()) return;
     static std::vector<at::Tensor> ballast(16);  // by device; 512 MiB each
@@ -62,8 +63,10 @@ class GpuTest : public ::testing::Test {
       });
       device.Synchronize();
     }
+    static const char* const kernels = std::getenv("PENSTOCK_GPU_DELAY");
+    static const int count = kernels == nullptr ? 500 : std::atoi(kernels);
     device.RunOn(stream, [&] {
-      for (int i = 0; i < 500; ++i) tensor.add_(1);
+      for (int i = 0; i < count; ++i) tensor.add_(1);
     });
   }
 };

@@ -1,6 +1,7 @@
 // Pipelines whose stages stand on a GPU, beside the plain loop on the same GPU: bit for bit, however the model is cut.
 
 #include <ATen/Context.h>
+#include <ATen/ops/_assert_async.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -8,9 +9,12 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 
 #include "absl/synchronization/notification.h"
@@ -150,13 +154,16 @@ class PipelineGpuTest : public testing::GpuTest {
     at::globalContext().setDeterministicCuDNN(false);
   }
 
-  std::unique_ptr<Pipeline> Make(const PipelineSpec& spec) {
+  std::unique_ptr<Pipeline> Make(const PipelineSpec& spec, Pipeline::Options options = {}) {
     Device host{.name = "cpu:0", .cores = {0}};
     std::vector<Device> devices = {Cuda(0), host};
     for (int i = 1; i < FoundCuda().count; ++i) devices.push_back(Cuda(i));
     for (Device& device : devices) device.cores = {0};
     pools_.push_back(std::make_unique<DevicePool>(devices, DevicePool::Mode::kThreads));
-    auto pipeline = Pipeline::Create(spec, {.devices = pools_.back().get(), .profile = {.rows = 2, .repeats = 1}});
+    options.devices = pools_.back().get();
+    options.profile.rows = 2;
+    options.profile.repeats = 1;
+    auto pipeline = Pipeline::Create(spec, std::move(options));
     EXPECT_TRUE(pipeline.ok()) << pipeline.status();
     return pipeline.ok() ? *std::move(pipeline) : nullptr;
   }
@@ -352,6 +359,18 @@ TEST_F(PipelineGpuTest, RefusesATokenAndALabelBeyondTheVocabulary) {
   EXPECT_TRUE(pipeline->TrainStep(RequestOf(*pipeline, model.rows()), {}).ok());
 }
 
+// Takes all that is left of the GPU for the stream that is current, what the allocator keeps for it included.
+std::vector<at::Tensor> TakeTheRest(c10::Device device) {
+  std::vector<at::Tensor> ballast;
+  for (int64_t bytes = int64_t{1} << 30; bytes >= 512; bytes /= 2) {
+    while (RunTorch([&] {
+             ballast.push_back(at::empty({bytes}, at::TensorOptions().device(device).dtype(at::kByte)));
+           }).ok()) {
+    }
+  }
+  return ballast;
+}
+
 TEST_F(PipelineGpuTest, AFullDeviceFailsTheStepAndNothingElse) {
   const Model model = Gpt();
   auto pipeline = Make(SpecOf(model, {{"cuda:0", "cuda:0"}}));
@@ -359,19 +378,64 @@ TEST_F(PipelineGpuTest, AFullDeviceFailsTheStepAndNothingElse) {
   const NamedTensors before = pipeline->ExportState(true).value();
   absl::Status status;
   {
-    std::vector<at::Tensor> ballast;
-    for (int64_t bytes = int64_t{1} << 30; bytes >= 512; bytes /= 2) {
-      while (RunTorch([&] {
-               ballast.push_back(at::empty({bytes}, at::TensorOptions().device(Gpu().device()).dtype(at::kByte)));
-             }).ok()) {
-      }
-    }
+    const std::vector<at::Tensor> ballast = TakeTheRest(Gpu().device());
     status = pipeline->TrainStep(RequestOf(*pipeline, model.rows()), {}).status();
   }
   EXPECT_EQ(ReasonOf(status), "DEVICE_MEMORY") << status;
   EXPECT_FALSE(Gpu().lost());
   ExpectEqual(pipeline->ExportState(true).value(), before);
   EXPECT_TRUE(pipeline->TrainStep(RequestOf(*pipeline, model.rows()), {}).ok());
+}
+
+// It is full from a certain place on, where the stages' stream has work.
+TEST_F(PipelineGpuTest, ADeviceThatIsFullAnywhereInAStepFailsItAndNothingElse) {
+  const Model model = Gpt();
+  for (const char* const place : {"forward", "backward", "keep_for_undo", "update"}) {
+    SCOPED_TRACE(place);
+    bool armed = false;
+    std::vector<at::Tensor> ballast;
+    const auto at = [&](std::string_view reached) {
+      if (armed && reached == place && ballast.empty()) ballast = TakeTheRest(Gpu().device());
+    };
+    Pipeline::Options options;
+    options.before_action = [&](const Action& action) {
+      at(action.kind == ActionKind::kForward ? "forward" : action.kind == ActionKind::kBackward ? "backward" : "");
+    };
+    options.fault_point = [&](FaultPoint point, int) { at(ToString(point)); };
+    auto pipeline = Make(SpecOf(model, {{"cuda:0", "cuda:0"}}), std::move(options));
+    ASSERT_NE(pipeline, nullptr);
+    const NamedTensors before = pipeline->ExportState(true).value();
+    armed = true;
+    const absl::Status status = pipeline->TrainStep(RequestOf(*pipeline, model.rows()), {}).status();
+    armed = false;
+    EXPECT_FALSE(ballast.empty()) << "the place was never reached";
+    ballast.clear();
+    EXPECT_EQ(ReasonOf(status), "DEVICE_MEMORY") << status;
+    EXPECT_FALSE(Gpu().lost());
+    ExpectEqual(pipeline->ExportState(true).value(), before);
+    EXPECT_TRUE(pipeline->TrainStep(RequestOf(*pipeline, model.rows()), {}).ok());
+  }
+}
+
+// In a process of its own, as it ends the process's use of the GPU. The host has given the GPU the rest of the step when
+// the assertion fails.
+TEST_F(PipelineGpuTest, AFaultBehindTheHostInTheLastActionFailsTheStep) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        Pipeline::Options options;
+        options.fault_point = [](FaultPoint point, int stage) {
+          if (point != FaultPoint::kUpdated || stage != 0) return;
+          at::_assert_async(at::zeros({1}, at::TensorOptions().device(Gpu().device())));
+        };
+        const Model model = Gpt();
+        const PipelineSpec spec = SpecOf(model, {{"cuda:0", "cuda:0"}});
+        auto pipeline = Make(spec, std::move(options));
+        const absl::Status status = pipeline->TrainStep(RequestOf(*pipeline, model.rows()), {}).status();
+        std::fprintf(stderr, "lost: %d, step: %s\n", Gpu().lost() ? 1 : 0, status.ok() ? "ok" : "failed");
+        std::_Exit(!status.ok() && Gpu().lost() ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "lost: 1, step: failed");
 }
 
 }  // namespace

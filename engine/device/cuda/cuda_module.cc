@@ -3,15 +3,14 @@
 #include <ATen/Context.h>
 #include <cuda_runtime_api.h>
 
-#include <exception>
-
 #include "engine/device/cuda/cuda_streams.h"
 #include "engine/device/cuda_module_entry.h"
 
 namespace penstock {
 namespace {
 
-void FindIn(CudaModule* module) {
+const CudaModule* Find() {
+  auto* module = new CudaModule;
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
     module->why_none = std::string("CUDA finds no device: ") + cudaGetErrorString(error);
@@ -22,17 +21,6 @@ void FindIn(CudaModule* module) {
   } else {
     at::globalContext().lazyInitDevice(c10::kCUDA);
     for (int i = 0; i < count; ++i) module->devices.push_back(new CudaStreams(i));
-  }
-}
-
-// Whatever LibTorch throws while it looks, the program lives without CUDA.
-const CudaModule* Find() {
-  auto* module = new CudaModule;
-  try {
-    FindIn(module);
-  } catch (const std::exception& error) {
-    module->devices.clear();
-    module->why_none = std::string("LibTorch can't use CUDA: ") + error.what();
   }
   return module;
 }

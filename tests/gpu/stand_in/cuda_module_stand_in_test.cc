@@ -375,7 +375,7 @@ TEST(WithoutDevices, WhatLibTorchThrowsIsWhyThereIsNone) {
         std::fputs(opened.found.why_none.c_str(), stderr);
         std::exit(opened.found.count);
       },
-      ::testing::ExitedWithCode(0), HasSubstr("LibTorch can't use CUDA: "));
+      ::testing::ExitedWithCode(0), HasSubstr("LibTorch can't use CUDA ("));
 }
 
 // One too old or too new for this LibTorch, beside one that it runs.
