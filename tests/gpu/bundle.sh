@@ -1,48 +1,73 @@
 #!/usr/bin/env bash
-# Collects, from a built tree, what the checks on a GPU need on a machine that has PyTorch 2.11 and a driver but neither
-# gRPC nor the tools to build: two programs, the CUDA module, the GPU tests and benchmark, the shared libraries that
-# they load but for LibTorch's and the base system's, and the Python client.
+# Collects, from a built tree, what the checks on a GPU need on a machine that has PyTorch 2.11 and a driver, with nothing to
+# fetch there: the wheels of the programs and of the Python client, the packages that the client needs, the GPU tests and
+# benchmark with the shared libraries that they load but for LibTorch's and the base system's.
 #
-#   tests/gpu/bundle.sh OUT [--build build/release] [--python 3.12]    some 50 MB; --python: the version there
+#   tests/gpu/bundle.sh OUT [--build build/release] [--python 3.12] [--packed FOLDER] [--packages FOLDER]
 #   OUT/run.sh OUT                                                     there
+#
+#   --python     the version there
+#   --packed     the wheels that deploy/package.sh has made; without it, those of the build, with gRPC and the like as
+#                shared libraries
+#   --packages   wheels of numpy, grpcio and the like; without it pip fetches them
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-usage() { echo "Usage: tests/gpu/bundle.sh OUT [--build FOLDER] [--python VERSION]"; }
-build="$root/build/release" version=3.12 out=""
+usage() { echo "Usage: tests/gpu/bundle.sh OUT [--build FOLDER] [--python VERSION] [--packed FOLDER] [--packages FOLDER]"; }
+build="$root/build/release" version=3.12 out="" packed="" packages=""
 while (($#)); do
   case "$1" in
     -h | --help) usage; exit 0 ;;
     --build) build="$(cd "${2:?$(usage)}" && pwd)"; shift 2 ;;
     --python) version="${2:?$(usage)}"; shift 2 ;;
+    --packed) packed="$(cd "${2:?$(usage)}" && pwd)"; shift 2 ;;
+    --packages) packages="$(cd "${2:?$(usage)}" && pwd)"; shift 2 ;;
     -*) usage >&2; exit 2 ;;
     *) out="$1"; shift ;;
   esac
 done
 [[ -n $out ]] || { usage >&2; exit 2; }
 
-files=("$build"/{server/penstockd,client/cli/penstock,engine/device/libpenstock_cuda.so,tests/gpu/gpu_tests,tests/gpu/gpu_bench})
-for file in "${files[@]}"; do
-  [[ -e $file ]] || { echo "bundle: ${file#"$build"/} is not built" >&2; exit 1; }
+needed=(tests/gpu/gpu_tests tests/gpu/gpu_bench)
+[[ -n $packed ]] || needed+=(server/penstockd client/cli/penstock engine/device/libpenstock_cuda.so)
+for file in "${needed[@]}"; do
+  [[ -e $build/$file ]] || { echo "bundle: $file is not built" >&2; exit 1; }
 done
 
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
 rm -rf "$out"
-mkdir -p "$out"/{bin,lib,client}
-cp "${files[@]}" "$out/bin/"
-# The loader, the C and C++ runtimes belong to the machine; LibTorch and CUDA to its PyTorch.
-base='^(ld-linux|lib(c|m|dl|rt|util|pthread|resolv|gcc_s|stdc\+\+|gomp)\.so|lib(torch|c10|shm|cu|nv|nccl|caffe2))'
-ldd "${files[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
-  [[ $name =~ $base ]] || cp -L "$path" "$out/lib/$name"
-done
-strip --strip-unneeded "$out"/bin/* "$out"/lib/*
+mkdir -p "$out/wheels" "$work"/{bin,lib}
+if [[ -z $packed ]]; then
+  packed="$work/packed"
+  python3 -B "$root/deploy/package/pack.py" --build "$build" --out "$packed" --shared >"$work/log" 2>&1 ||
+    { cat "$work/log" >&2; exit 1; }
+fi
+cp "$packed"/penstock-*.whl "$packed"/penstock_server-*.whl "$out/wheels/"
+python3 -m zipfile --list "$out"/wheels/penstock_server-*.whl >"$work/inside"
+grep -q libpenstock_cuda.so "$work/inside" ||
+  { echo "bundle: the wheel has no CUDA module" >&2; exit 1; }
+if [[ -n $packages ]]; then
+  cp "$packages"/*.whl "$out/wheels/"
+else
+  "$root/build/deps/test-venv/bin/python" -m pip download --quiet --disable-pip-version-check --dest "$out/wheels" --no-deps \
+    --only-binary=:all: --implementation cp --python-version "$version" \
+    numpy grpcio protobuf google-crc32c googleapis-common-protos
+fi
 
-cp -r "$root/client/python/penstock" "$out/client/"
-find "$out/client" -name __pycache__ -prune -exec rm -r {} +
-# Of what the client needs, PyTorch's machine has numpy and grpcio.
-"$root/build/deps/test-venv/bin/python" -m pip install --quiet --target "$out/client" --no-deps --no-compile \
-  --only-binary=:all: --implementation cp --python-version "$version" protobuf google-crc32c googleapis-common-protos
+programs=("$build"/tests/gpu/{gpu_tests,gpu_bench})
+cp "${programs[@]}" "$work/bin/"
+# The loader, the C and C++ runtimes belong to the machine; LibTorch and CUDA to its PyTorch; the CUDA module to the wheel.
+base='^(ld-linux|lib(c|m|dl|rt|util|pthread|resolv|gcc_s|stdc\+\+|gomp)\.so|lib(torch|c10|shm|cu|nv|nccl|caffe2))'
+ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
+  [[ $name =~ $base ]] || cp -L "$path" "$work/lib/$name"
+done
+find "$work/bin" "$work/lib" -type f -exec strip --strip-unneeded {} +
+tar --create --xz --file "$out/programs.tar.xz" --directory "$work" bin lib
+
 cp -r "$root/tests/gpu/checks" "$root/tests/gpu/run.sh" "$out/"
 find "$out/checks" -name __pycache__ -prune -exec rm -r {} +
+echo "{\"python\": \"$version\"}" >"$out/bundle.json"
 
 bytes="$(du -sb "$out" | cut -f1)"
 echo "bundle: $((bytes / 1000000)) MB in $out"

@@ -1,6 +1,7 @@
 """A daemon whose lanes stand on one GPU, from a client's point of view: cuts, training, inference, checkpoints, traces.
 
-Usage: daemon.py BUNDLE [DEVICE]. A device like cpu:0 tries the check itself where there is no GPU.
+Usage: daemon.py [DEVICE]. A device like cpu:0 tries the check itself where there is no GPU. The packages of both wheels are on
+Python's path.
 """
 
 from __future__ import annotations
@@ -25,12 +26,9 @@ from typing import Any
 
 import numpy as np
 
-BUNDLE = pathlib.Path(sys.argv[1])
-DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cuda:0"
-sys.path.insert(0, str(BUNDLE / "client"))
+import penstock
 
-import penstock  # noqa: E402
-
+DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda:0"
 SEQUENCE, VOCABULARY, ROWS = 128, 256, 16
 GPT = {"blocks": 4, "width": 256, "heads": 4, "sequence": SEQUENCE, "vocab": VOCABULARY, "dropout": 0.1}
 failures: list[str] = []
@@ -40,6 +38,16 @@ def expect(condition: bool, text: str) -> None:
     print(("ok      " if condition else "FAILED  ") + text, flush=True)
     if not condition:
         failures.append(text)
+
+
+def figures(of: str, **values: Any) -> None:
+    """A line for the runner, which collects them; times are seconds."""
+    print("figures " + json.dumps({"of": of, **values}), flush=True)
+
+
+def program(name: str) -> list[str]:
+    """As the wheel's console script starts it."""
+    return [sys.executable, "-P", "-c", f"from penstock_server.launch import {name}; {name}()"]
 
 
 def batch(seed: int, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
@@ -58,16 +66,14 @@ class Daemon:
         (pathlib.Path(folder) / "models").mkdir()
         self.address = f"127.0.0.1:{free_port()}"
         self.metrics_address = f"127.0.0.1:{free_port()}"
-        libraries = os.environ.get("PENSTOCK_LIBRARIES", "")
-        self.environment = {**os.environ, "LD_LIBRARY_PATH": libraries}
-        command = [str(BUNDLE / "bin/penstockd"), f"--listen={self.address}", f"--metrics-listen={self.metrics_address}",
+        command = [*program("penstockd"), f"--listen={self.address}", f"--metrics-listen={self.metrics_address}",
                    "--admin-listen=off", f"--state-dir={folder}", f"--device={DEVICE}", "--drain-announce=0s", "--deterministic",
                    f"--model-root={folder}/models", "--allow-model-upload"]  # fmt: skip
-        self.process = subprocess.Popen(command, env=self.environment)
+        self.process = subprocess.Popen(command)
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        program = [str(BUNDLE / "bin/penstock"), f"--server={self.address}", *words]
-        return subprocess.run(program, env=self.environment, capture_output=True, text=True, timeout=60)
+        command = [*program("penstock"), f"--server={self.address}", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     def metric(self, name: str, **labels: str) -> float:
         with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=10) as answer:
@@ -115,6 +121,7 @@ def cuts_agree(client: penstock.Client) -> None:
         planned = pipeline.message.plan.predicted_bubble
         took = statistics.median(outcome.seconds for outcome in outcomes[1:])
         print(f"        {stages} stages: loss {outcomes[-1].loss}, step {1e3 * took:.2f} ms, bubble {bubble:.3f}, planned {planned:.3f}")
+        figures("cut", stages=stages, step=took, bubble_measured=bubble, bubble_predicted=planned)
         expect(0 <= bubble < 1, f"{stages} stages: the bubble lies in [0, 1)")
         if stages > 1:
             apart = max(float(np.abs(states[-1][name] - states[0][name]).max()) for name in states[0])
@@ -138,6 +145,7 @@ def trains_and_serves(client: penstock.Client, daemon: Daemon) -> None:
         pipeline.infer(tokens[:1])
         waits.append(time.perf_counter() - begin)
     print(f"        inference of one row over gRPC: median {1e3 * statistics.median(waits):.2f} ms")
+    figures("inference", median=statistics.median(waits), least=min(waits), most=max(waits))
     evaluation = pipeline.evaluate(tokens, target, metrics=["accuracy"])
     picked = logits - logits.max(-1, keepdims=True)
     picked = picked - np.log(np.exp(picked).sum(-1, keepdims=True))
@@ -186,6 +194,8 @@ def beside_training(pipeline: penstock.Pipeline) -> None:
         thread.join()
     took = 1e3 * statistics.median(outcome.seconds for outcome in outcomes)
     print(f"        beside 20 steps of {took:.2f} ms: {len(answered)} inferences, median {1e3 * statistics.median(answered):.2f} ms")
+    if answered:
+        figures("inference beside training", median=statistics.median(answered), most=max(answered), step=took / 1e3)
     expect(len(answered) > 0, "inference beside training is answered")
 
 
@@ -221,7 +231,7 @@ def runs_an_exported_program(client: penstock.Client) -> None:
         program = client.models.upload(str(path))
     pipeline = client.create_pipeline("exported", model=program, stages=2, devices=[DEVICE] * 2, loss="cross_entropy",
                                       schedule="1f1b", micro_batches=4, optimizer_options={"learning_rate": 0.01})  # fmt: skip
-    model = model.to("cuda" if DEVICE.startswith("cuda") else "cpu").eval()
+    model = model.to(DEVICE if DEVICE.startswith("cuda") else "cpu").eval()
     device = next(model.parameters()).device
     with torch.no_grad():
         logits = model(torch.from_numpy(tokens.copy()).to(device)).reshape(-1, VOCABULARY)
@@ -239,6 +249,7 @@ def plans_by_itself(client: penstock.Client) -> None:
     pipeline = client.create_pipeline("planned", model="gpt", options=GPT, loss="cross_entropy", planning_seconds=10)
     plan = pipeline.message.plan
     print(f"        planned in {time.monotonic() - begin:.1f} s: {len(plan.stages)} stages, {plan.schedule}, m = {plan.micro_batches}")
+    figures("planned", seconds=time.monotonic() - begin, stages=len(plan.stages), micro_batches=plan.micro_batches)
     outcomes = [pipeline.train_step(*batch(seed, 32)) for seed in range(6)]
     took = 1e3 * statistics.median(outcome.seconds for outcome in outcomes[1:])
     expect(bool(outcomes[-1].applied), f"a pipeline of the planner's choice trains, {took:.2f} ms")

@@ -6,6 +6,7 @@ Usage: torch_peers.py [--device cuda] [--blocks 24] [--width 1024] [--rows 32] .
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pathlib
 import statistics
@@ -70,7 +71,8 @@ def batch_of(options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
-def measured(options: argparse.Namespace, step: Callable[[], object]) -> str:
+def measured(of: str, options: argparse.Namespace, step: Callable[[], object]) -> str:
+    """Answers a line for people, and prints one for the runner, which collects them, unless `of` is empty."""
     took = []
     for round in range(-2, options.rounds):
         begin = time.perf_counter()
@@ -79,6 +81,10 @@ def measured(options: argparse.Namespace, step: Callable[[], object]) -> str:
             torch.cuda.synchronize()
         if round >= 0:
             took.append(1e3 * (time.perf_counter() - begin))
+    seconds = [one / 1e3 for one in took]
+    figures = {"of": of, "median": statistics.median(seconds), "least": min(seconds), "most": max(seconds)}
+    if of:
+        print("figures " + json.dumps(figures), flush=True)
     return f"{statistics.median(took):.2f} ms ({min(took):.2f} .. {max(took):.2f})"
 
 
@@ -107,8 +113,14 @@ def plain(options: argparse.Namespace) -> None:
             losses[-1].backward()
         return float(torch.stack([loss.detach() for loss in losses]).sum())
 
+    def infer() -> torch.Tensor:
+        with torch.no_grad(), torch.autocast(options.device, torch.bfloat16):
+            return module(tokens[:1].to(options.device, non_blocking=True)).cpu()
+
     count = sum(parameter.numel() for parameter in module.parameters())
-    print(f"{count} parameters; plain PyTorch on one device: step {measured(options, trainer(options, module, backward))}", flush=True)
+    step = measured("plain PyTorch: step", options, trainer(options, module, backward))
+    print(f"{count} parameters; plain PyTorch on one device: step {step}", flush=True)
+    print(f"inference of one row {measured('plain PyTorch: inference', options, infer)}", flush=True)
 
 
 def stage_of_two(rank: int, options: argparse.Namespace, meet: str) -> None:
@@ -135,7 +147,7 @@ def stage_of_two(rank: int, options: argparse.Namespace, meet: str) -> None:
             schedule.step(target=targets, losses=losses)
             float(torch.stack(losses).detach().mean())
 
-    told = measured(options, trainer(options, module, backward))
+    told = measured("torch.distributed.pipelining: step" if rank == 1 else "", options, trainer(options, module, backward))
     if rank == 1:
         print(f"torch.distributed.pipelining, 1F1B on two devices: step {told}", flush=True)
     dist.destroy_process_group()
