@@ -130,8 +130,8 @@ def finish(folder: pathlib.Path, build: pathlib.Path, shared: bool) -> None:
     sums = [f"{hashlib.md5(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in files]
     (folder / "DEBIAN" / "md5sums").write_text("".join(sums), encoding="utf-8")
     size = sum(-(-path.stat().st_size // 1024) for path in files)
-    text = re.sub(r"^Installed-Size: .*", f"Installed-Size: {size}", control.read_text("utf-8"), flags=re.M)
-    control.write_text(text, encoding="utf-8")
+    told = re.sub(r"^Installed-Size: .*", f"Installed-Size: {size}", control.read_text("utf-8"), flags=re.M)
+    control.write_text(told, encoding="utf-8")
     for path in [folder, *folder.rglob("*")]:
         path.chmod(0o755 if path.is_dir() or path.parent == folder / "usr/bin" else 0o644)
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import daemon_process
 import pytest
@@ -177,7 +177,7 @@ def test_what_is_missing_is_named(unpacked: pathlib.Path, tmp_path: pathlib.Path
     assert code == 0 and VERSION in told, told
 
 
-def finding(program: list[pathlib.Path | str], environment: dict[str, str], cwd: pathlib.Path) -> dict[str, str]:
+def finding(program: Sequence[pathlib.Path | str], environment: dict[str, str], cwd: pathlib.Path) -> dict[str, str]:
     """What `penstock doctor` says of the daemon beside it."""
     command = [*program, "doctor", "-o", "json", f"--state-dir={cwd}"]
     done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True)
@@ -229,13 +229,18 @@ def test_doctor_says_what_the_launcher_knows(unpacked: pathlib.Path, tmp_path: p
     assert gone["level"] == "fail" and "pip install 'torch==2.11.*'" in gone["fix"] and "setup.sh" not in gone["fix"], gone
 
 
+def test_the_launcher_needs_the_torch_of_the_build(unpacked: pathlib.Path) -> None:
+    (needed,) = re.findall(r'^NEEDED = "(.+)"$', (unpacked / "penstock_server/launch.py").read_text(), re.M)
+    assert re.match(rf"torch=={re.escape(needed)}\.\d+$", re.findall(r"torch==[\d.]+", (ROOT / "deploy/setup.sh").read_text())[0])
+
+
 def test_no_torch_is_looked_for_in_the_current_folder(unpacked: pathlib.Path, tmp_path: pathlib.Path) -> None:
     (tmp_path / "here/lib").mkdir(parents=True)
     (tmp_path / "here/lib/libtorch_cpu.so").touch()
     (tmp_path / "here/version.py").write_text("__version__ = '2.11.0'\n")
 
     def complaint(environment: dict[str, str]) -> str:
-        command = [sys.executable, "-B", unpacked / "bin/penstockd", "--version"]
+        command: list[pathlib.Path | str] = [sys.executable, "-B", unpacked / "bin/penstockd", "--version"]
         done = subprocess.run(command, env=environment, cwd=tmp_path / "here", capture_output=True, text=True)
         assert done.returncode == 1, done.stdout
         return done.stderr
