@@ -497,6 +497,31 @@ TEST_F(AcceleratorPipeline, NoOperatorOfALaterStepMakesTheHostWait) {
   }
 }
 
+TEST_F(AcceleratorPipeline, NoOperatorOfAForwardABackwardAndAnInferenceMakesTheHostWait) {
+  PipelineSpec spec = TiedSpec({1, 2}, {"cuda:0", "cuda:1"});
+  spec.model.ties.clear();
+  auto pipeline = Make(spec);
+  ASSERT_NE(pipeline, nullptr);
+  const int64_t before = testing::HostWaits();
+  ForwardRequest request;
+  request.inputs = NamedTensors{{"input", NewRows().input}};
+  request.input_gradients = true;
+  auto forward = pipeline->Forward(std::move(request));
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  const auto backward =
+      pipeline->Backward(forward->graph, {{forward->outputs[0].name, at::ones({8, kWidth})}}, /*retain_graph=*/false);
+  ASSERT_TRUE(backward.ok()) << backward.status();
+  absl::Notification done;
+  ForwardRequest inference;
+  inference.inputs = NamedTensors{{"input", NewRows().input}};
+  pipeline->InferAsync(std::move(inference), [&](const absl::StatusOr<ForwardOutcome>& outcome) {
+    EXPECT_TRUE(outcome.ok()) << outcome.status();
+    done.Notify();
+  });
+  pools_.back()->Wait(done);
+  EXPECT_EQ(testing::HostWaits(), before);
+}
+
 // However many micro-batches: only for the norms, without which nobody can clip, and only as nothing else is to do here (with
 // threads, AcceleratorTime.NoThreadOfADeviceWaitsInAStep).
 TEST_F(AcceleratorPipeline, TheHostWaitsForNoActionOfAStep) {
