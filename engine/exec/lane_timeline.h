@@ -39,10 +39,12 @@ class LaneTimeline {
   // that can't begin has no mark and must not end; one whose end can't be marked is told behind its begin.
   template <typename Told>
   absl::Status Begin(const void* owner, StageState state, const Told& told) {
-    Mark mark;
-    if (!on_cpu_) {
-      if (absl::Status set = Record(mark); !set.ok()) return set;
+    if (on_cpu_) {
+      told(state_->BeginAction(state));
+      return absl::OkStatus();
     }
+    Mark mark;
+    if (absl::Status set = Record(mark); !set.ok()) return set;
     if (mark.event == nullptr) {
       told(state_->BeginAction(state));
     } else {
@@ -53,8 +55,12 @@ class LaneTimeline {
   }
   template <typename Told>
   absl::Status End(const void* owner, const Told& told) {
+    if (on_cpu_) {
+      told(state_->EndAction());
+      return absl::OkStatus();
+    }
     Mark mark;
-    absl::Status set = on_cpu_ ? absl::OkStatus() : Record(mark);
+    absl::Status set = Record(mark);
     if (set.ok() && mark.event == nullptr) {
       told(state_->EndAction());
     } else {
