@@ -5,8 +5,9 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 seconds="${SOURCE_DATE_EPOCH:-}"
-if [[ -z $seconds && "$(git rev-parse --show-toplevel 2>/dev/null)" == "$(pwd -P)" ]]; then
-  seconds="$(git log -1 --format=%ct)"
+clone() { git -c safe.directory="$(pwd -P)" "$@" 2>/dev/null; }  # another user's clone gives the same time
+if [[ -z $seconds && "$(clone rev-parse --show-toplevel)" == "$(pwd -P)" ]]; then
+  seconds="$(clone log -1 --format=%ct)"
 fi
 if [[ ! $seconds =~ ^[0-9]+$ ]]; then
   echo "source_date: no time for what is made: set SOURCE_DATE_EPOCH to seconds since 1970, as here is no clone, got '$seconds'" >&2

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/base/error.h"
 #include "engine/device/cuda_module_entry.h"
 #include "engine/device/torch_status.h"
 
@@ -26,13 +27,14 @@ int64_t FreeBytes(DeviceStreams& device) {
   return status.ok() ? free : 0;
 }
 
-// A kernel of LibTorch's: it has none for a GPU that is older or newer than those it was compiled for.
+// A kernel of LibTorch's: it has none for a GPU that is older or newer than those it was compiled for. One that is full
+// now may be used later.
 std::string WhyUnusable(DeviceStreams& device) {
   const absl::Status status = RunTorch([&] {
     device.RunOn(StreamKind::kCompute, [&] { at::ones({1}, at::TensorOptions().device(device.device())); });
     device.Synchronize();
   });
-  return std::string(status.message());
+  return ReasonOf(status) == "DEVICE_MEMORY" ? "" : std::string(status.message());
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ def sources_elsewhere(folder: pathlib.Path) -> pathlib.Path:
 
 def made_twice(folder: pathlib.Path) -> pathlib.Path:
     """The packages; those that are built again, where all is different that may be, have the same bytes."""
-    epoch = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    epoch = subprocess.run([ROOT / "deploy/source_date.sh"], capture_output=True, text=True, check=True).stdout
     for name in ("packages", "again"):
         shutil.rmtree(folder / name, ignore_errors=True)
     run(ROOT / "deploy/package.sh", "--out", folder / "packages", SOURCE_DATE_EPOCH=epoch.strip())

@@ -157,7 +157,7 @@ def test_checks_that_hang_leave_the_others_their_time(machine: Machine) -> None:
 
 
 def test_the_shares_fit_for_any_number_of_gpus(machine: Machine) -> None:
-    """With nothing that hangs, no check's limit is below what it was given on one GPU, or 80 % of it on several."""
+    """With nothing that hangs, no check's limit is below what it was given on one GPU, or three quarters of it on several."""
     sys.path.insert(0, str(ROOT / "tests/gpu/checks"))
     import run
 

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -55,8 +56,8 @@ def test_places_in_the_code_are_the_same_with_the_cache_and_without(build: pathl
     places = []
     for name, environment in (("without", {"CCACHE_DISABLE": "1"}), ("with", {"CCACHE_DIR": str(tmp_path / "cache")})):
         out = tmp_path / f"{name}.o"
-        compiling = re.sub(r" -o \S+ -c \S+", f" -o {out} -c {source}", re.sub(r" -M[DTF]( [^- ]\S*)?", "", command))
-        subprocess.run(compiling, shell=True, cwd=build, env={**os.environ, **environment}, check=True)
+        words = shlex.split(re.sub(r" -o \S+ -c \S+", "", re.sub(r" -M[DTF]( [^- ]\S*)?", "", command)))
+        subprocess.run([*words, "-o", str(out), "-c", str(source)], cwd=build, env={**os.environ, **environment}, check=True)
         places.append(sorted(re.findall(rb"[\w./-]*(?:probe\.pb\.h|penstock_probe\.cc)(?=\0)", out.read_bytes().partition(b".symtab")[0])))
     assert places[0] == places[1]
     assert {*places[0]} >= {b"proto/penstock/probe.pb.h"}, "no name of the build folder"

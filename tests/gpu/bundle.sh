@@ -40,6 +40,8 @@ rm -rf "$out"
 mkdir -p "$out/wheels" "$work"/{bin,lib}
 if [[ -z $packed ]]; then
   packed="$work/packed"
+  SOURCE_DATE_EPOCH="$("$root/deploy/source_date.sh")"
+  export SOURCE_DATE_EPOCH
   python3 -B "$root/deploy/package/pack.py" --build "$build" --out "$packed" --shared >"$work/log" 2>&1 ||
     { cat "$work/log" >&2; exit 1; }
 fi
@@ -63,7 +65,14 @@ ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u
   [[ $name =~ $base ]] || cp -L "$path" "$work/lib/$name"
 done
 find "$work/bin" "$work/lib" -type f -exec strip --strip-unneeded {} +
-tar --create --xz --file "$out/programs.tar.xz" --directory "$work" bin lib
+# By Python, as the machine there reads it: a bare Debian has no xz.
+python3 - "$work" "$out/programs.tar.xz" <<'PACK'
+import sys, tarfile
+folder, out = sys.argv[1:]
+with tarfile.open(out, "w:xz") as archive:
+    for name in ("bin", "lib"):
+        archive.add(f"{folder}/{name}", arcname=name)
+PACK
 
 cp -r "$root/tests/gpu/checks" "$root/tests/gpu/run.sh" "$out/"
 find "$out/checks" -name __pycache__ -prune -exec rm -r {} +

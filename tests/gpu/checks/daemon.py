@@ -47,7 +47,7 @@ def figures(of: str, **values: Any) -> None:
 
 def program(name: str) -> list[str]:
     """As the wheel's console script starts it."""
-    return [sys.executable, "-P", "-c", f"from penstock_server.launch import {name}; {name}()"]
+    return [sys.executable, "-c", f"from penstock_server.launch import {name}; {name}()"]
 
 
 def batch(seed: int, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
