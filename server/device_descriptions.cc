@@ -10,8 +10,10 @@ namespace penstock {
 namespace {
 
 std::optional<AllocatorBytes> AllocatorOf(DeviceStreams& streams) {
+  if (streams.lost()) return std::nullopt;
   DeviceMemory memory;
   const absl::Status read = RunTorch([&] { memory = streams.Memory(); });
+  if (!read.ok()) streams.CheckAlive();                               // so that it is told once
   if (!read.ok() || memory.allocated_bytes < 0) return std::nullopt;  // no number is better than a wrong one
   return AllocatorBytes{.allocated = memory.allocated_bytes, .cached = memory.reserved_bytes - memory.allocated_bytes};
 }

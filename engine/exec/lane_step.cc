@@ -17,13 +17,13 @@ std::vector<at::Tensor> SendNorms(std::vector<at::Tensor> norms, DeviceStreams& 
   return SendToHost(at::stack(norms), streams).unbind();
 }
 
-FaultPoint FirstPointOf(LaneStep::Part part) {
-  return part == LaneStep::Part::kShareTies ? FaultPoint::kShareTies
-         : part == LaneStep::Part::kNorms   ? FaultPoint::kSumTies
-                                            : FaultPoint::kUpdate;
-}
-
 }  // namespace
+
+FaultPoint LaneStep::FirstPointOf(Part part) {
+  return part == Part::kShareTies ? FaultPoint::kShareTies
+         : part == Part::kNorms   ? FaultPoint::kSumTies
+                                  : FaultPoint::kUpdate;
+}
 
 LaneStep::LaneStep(const Run* run)
     : run_(run), part_(run->coordinator->ties().empty() ? Part::kNorms : Part::kShareTies) {}

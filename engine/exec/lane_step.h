@@ -24,6 +24,8 @@ class LaneStep {
   enum class Part { kShareTies, kNorms, kApply };
 
   explicit LaneStep(const Run* run);
+  // Where a part begins.
+  static FaultPoint FirstPointOf(Part part);
 
   Part part() const { return part_; }  // that comes next
   // Whether all stages have ended the part before.

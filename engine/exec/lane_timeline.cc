@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/guard.h"
 #include "engine/device/torch_status.h"
 
 namespace penstock {
@@ -63,8 +64,8 @@ void LaneTimeline::GiveUp(const void* owner) {
   for (Mark& mark : unread_) {
     if (mark.owner != owner) continue;
     mark.owner = nullptr;
-    const Tell told = std::exchange(mark.told, {});
-    told(clock_->NowNanos());
+    // What fails here keeps no mark from being taken from the owner.
+    Guarded("a mark", [this, told = std::exchange(mark.told, {})] { told(clock_->NowNanos()); }).IgnoreError();
   }
   (void)Read();
 }

@@ -75,12 +75,14 @@ absl::Status CheckLanes(const Plan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status TouchMemory(const PlacedStages& placed) {
-  return RunTorch([&] {
-    for (const auto& stage : placed.stages) {
-      StreamsOf(stage->device()).RunOn(StreamKind::kCompute, [&] { stage->TouchMemory(); });
-    }
-  });
+// What fails here fails at the first step, or does not.
+absl::Status TouchMemory(const PlacedStages& placed, const Planning& planning) {
+  for (const auto& stage : placed.stages) {
+    PENSTOCK_RETURN_IF_ERROR(planning.CheckWanted());
+    const auto touch = [&] { StreamsOf(stage->device()).RunOn(StreamKind::kCompute, [&] { stage->TouchMemory(); }); };
+    if (!RunTorch(touch).ok()) stage->DropCopies();
+  }
+  return absl::OkStatus();
 }
 
 // Nothing is measured where stages stand on several ranks: costs are the layers', by which it was cut.
@@ -135,7 +137,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(const PipelineSpec& s
     PENSTOCK_ASSIGN_OR_RETURN(placed, PlaceStages(spec, options, draft, draft.plan));
   }
   // Who has no time to measure does not wait for this either.
-  if (planning.measures() && draft.loss != nullptr) PENSTOCK_RETURN_IF_ERROR(TouchMemory(placed));
+  if (planning.measures() && draft.loss != nullptr) PENSTOCK_RETURN_IF_ERROR(TouchMemory(placed, planning));
   return AssemblePipeline(spec, std::move(options), std::move(draft), std::move(placed));
 }
 

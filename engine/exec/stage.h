@@ -158,6 +158,7 @@ class Stage {
   // Before the first step: takes the memory of what KeepForUndo() will keep, and writes what the step will change, as it
   // is, so that this step need not wait for the machine's pages. May throw (RunTorch).
   void TouchMemory();
+  void DropCopies() { copies_.clear(); }
   void Step(double learning_rate, double scale);
   // What a failed step leaves: the gradients of tied parameters as they were shared, and, after KeepForUndo,
   // parameters, optimizer state and buffers as they were. Gradients and notes of statistics are there still. Undo may

@@ -153,7 +153,7 @@ void StageExecutor::Execute() {
 void StageExecutor::RunAction(const Action& action) {
   waiting_.reset();
   const bool last_part = action.kind != ActionKind::kOptimizer || step_.part() == LaneStep::Part::kApply;
-  const Launched launched{action, position_, static_cast<int>(step_.part()), run_->progress != nullptr && last_part};
+  const Launched launched{action, position_, step_.part(), run_->progress != nullptr && last_part};
   const StageState work = run_->spec.inference ? StageState::kInfer : LabelsOf(action.kind).state;
   absl::Status status = lane_->timeline.Begin(this, work, [this, launched](int64_t at) { Begun(launched, at); });
   if (!status.ok()) {
@@ -186,7 +186,7 @@ void StageExecutor::RunAction(const Action& action) {
 
 void StageExecutor::Begun(const Launched& launched, int64_t at) {
   --untold_;
-  begun_ = launched.position;
+  begun_ = launched;
   action_begin_ = at;
   if (launched.followed) run_->progress->Begin(lane_index(), launched.position, at);
 }
@@ -199,7 +199,7 @@ void StageExecutor::Ended(const Launched& launched, int64_t at) {
   if (run_->spec.inference)
     run_->filling->inference_costs().Observe(StageIndex(action.stage), run_->spec.rows[action.micro_batch], took);
   lane_->metrics->ObservePhase(run_->spec.inference ? Phase::kInfer : LabelsOf(action.kind).phase, took);
-  TraceAction(*lane_->metrics, *run_, action, launched.part, action_begin_, at);
+  TraceAction(*lane_->metrics, *run_, action, static_cast<int>(launched.part), action_begin_, at);
 }
 
 absl::Status StageExecutor::Compute(const Action& action) {
@@ -353,23 +353,27 @@ bool StageExecutor::AwaitDevice() {
   return true;
 }
 
+// The host has launched more since, also of the step.
 void StageExecutor::FailLate(absl::Status status) {
-  device_failed_ = true;
-  Fail(std::move(status), actions_[begun_]);
+  if (std::exchange(device_failed_, true)) return;
+  const Action& action = begun_.has_value() ? begun_->action : actions_.front();
+  std::optional<FaultPoint> at;
+  if (action.kind == ActionKind::kOptimizer) at = LaneStep::FirstPointOf(begun_->part);
+  Fail(std::move(status), action, at);
 }
 
-void StageExecutor::Fail(absl::Status status, const Action& action) {
+void StageExecutor::Fail(absl::Status status, const Action& action, std::optional<FaultPoint> at) {
   const std::string place =
       absl::StrCat("stage ", action.stage, ", micro-batch ", action.micro_batch, ", action ", ToString(action), ": ");
   if (ReasonOf(status) == "DEVICE_MEMORY") lane_->metrics->out_of_memory.Add();
-  const bool unexplained = status.code() == absl::StatusCode::kInternal || ReasonOf(status) == "LAYER_FAILED";
-  if (unexplained) {  // what another lane's device has sent may fail here
+  if (ReasonOf(status) == "LAYER_FAILED") lane_->streams->CheckAlive();
+  if (status.code() == absl::StatusCode::kInternal) {  // what another lane's device has sent may fail here
     for (DeviceStreams* device : run_->devices) device->CheckAlive();
   }
   status = WithValue(WithPrefix(status, place), "stage", absl::StrCat(action.stage));
   status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.micro_batch));
   status = WithValue(std::move(status), "action", ToString(action));
-  if (step_.at().has_value()) status = WithValue(std::move(status), kStepPart, ToString(*step_.at()));
+  if (at.has_value()) status = WithValue(std::move(status), kStepPart, ToString(*at));
   run_->coordinator->Fail(std::move(status));
 }
 

@@ -54,8 +54,8 @@ class StageExecutor {
   struct Launched {
     Action action;
     size_t position = 0;
-    int part = 0;           // of an optimizer step
-    bool followed = false;  // by the run's progress
+    LaneStep::Part part = LaneStep::Part::kNorms;  // of an optimizer step
+    bool followed = false;                         // by the run's progress
   };
   void Begun(const Launched& launched, int64_t at);
   void Ended(const Launched& launched, int64_t at);
@@ -68,7 +68,8 @@ class StageExecutor {
   bool TakeFromLeader(const Action& action);  // false: something is not there yet
   void SendToLeader(const Action& action);
   void Send(const Action& action);
-  void Fail(absl::Status status, const Action& action);
+  void Fail(absl::Status status, const Action& action) { Fail(std::move(status), action, step_.at()); }
+  void Fail(absl::Status status, const Action& action, std::optional<FaultPoint> at);
   void FailLate(absl::Status status);
   void Leave();
   void CloseLane();
@@ -88,9 +89,9 @@ class StageExecutor {
   LaneStep step_;
   LaneAccounts accounts_;
   bool left_ = false;
-  int untold_ = 0;              // begins and ends of actions whose times are not known yet
-  bool device_failed_ = false;  // nothing more will be known of them
-  size_t begun_ = 0;            // the position of the last action that is known to have begun, and when
+  int untold_ = 0;                 // begins and ends of actions whose times are not known yet
+  bool device_failed_ = false;     // nothing more will be known of them
+  std::optional<Launched> begun_;  // the last action that is known to have begun, and when
   int64_t action_begin_ = 0;
   const int64_t begin_nanos_;             // when the lane got its list
   std::optional<StageState> waiting_;     // what was last reported

@@ -20,7 +20,7 @@ constexpr int64_t kPartBytes = 16 << 20;
 // From here on the kernel gives whole pages of zeros when they are first written.
 constexpr int64_t kLazyBytes = 1 << 20;
 
-// What a pipeline that never trains never writes takes no memory on the host.
+// On the host, what nobody has written takes no memory.
 at::Tensor Filled(const at::Tensor& like, double value) {
   const auto bytes = static_cast<int64_t>(like.numel() * like.element_size());
   if (value != 0 || !like.is_cpu() || bytes < kLazyBytes || !like.is_non_overlapping_and_dense()) {

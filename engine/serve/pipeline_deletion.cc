@@ -117,7 +117,8 @@ void PipelineTable::DeleteUnmade(const RequestKey& key, const std::string& paylo
   if (posted.ok()) return;
   {
     absl::MutexLock lock(&mu_);
-    SetState(entries_.at(name), before);
+    const bool unloaded = before == PipelineEntry::State::kUnloaded;
+    SetState(entries_.at(name), unloaded ? before : PipelineEntry::State::kFailed);
   }
   Answer(key, join, posted);
 }

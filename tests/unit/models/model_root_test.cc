@@ -181,6 +181,32 @@ TEST(ModelRoot, DeletesNothingThatIsBeingLoaded) {
   EXPECT_TRUE(root.Delete("a.pt2").ok()) << "it is loaded";
 }
 
+// A disk that tells of half of a file, and then fails.
+class HalvingDisk : public FaultyFileSystem {
+ public:
+  HalvingDisk() : FaultyFileSystem(RealFileSystem()) {}
+  absl::Status ReadInto(const std::string& path, const Arrived& arrived, std::string* bytes) override {
+    const absl::Status read = FaultyFileSystem::ReadInto(path, nullptr, bytes);
+    if (!read.ok()) return read;
+    arrived(std::string_view(*bytes).substr(0, bytes->size() / 2));
+    return absl::InternalError("read: the disk is gone");
+  }
+};
+
+TEST(ModelRoot, AFileThatStopsComingIsTheErrorOfItsRead) {
+  ModelFolder folder;
+  folder.Put("a.pt2", std::string(8 << 20, 'x'));  // whose digest takes longer than the read
+  HalvingDisk disk;
+  ModelRoot::Options options = folder.Options();
+  options.files = &disk;
+  ModelSpec spec;
+  spec.program = "a.pt2";
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_THAT(std::string(ModelRoot(options).Load(&spec).message()), HasSubstr("the disk is gone"));
+  }
+  EXPECT_EQ(spec.program_digest, "");
+}
+
 TEST(ModelRoot, ACopyIsKeptAndReadWhateverTheFolderHas) {
   ModelFolder folder;
   ModelFolder journal;

@@ -20,6 +20,10 @@ testing::StandInStreams& Gpu() { return dynamic_cast<testing::StandInStreams&>(S
 class DescribeDevicesTest : public ::testing::Test {
  protected:
   void SetUp() override { OpenAccelerators({}, {.driver = "libm.so.6", .module = FAKE_MODULE}); }
+  void TearDown() override {
+    Gpu().KeepTime({});  // it works again
+    Gpu().SetMemory({});
+  }
 };
 
 TEST_F(DescribeDevicesTest, NamesAreThoseThatLanesHave) {
