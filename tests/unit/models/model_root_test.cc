@@ -195,7 +195,7 @@ class HalvingDisk : public FaultyFileSystem {
 
 TEST(ModelRoot, AFileThatStopsComingIsTheErrorOfItsRead) {
   ModelFolder folder;
-  folder.Put("a.pt2", std::string(8 << 20, 'x'));  // whose digest takes longer than the read
+  folder.Put("a.pt2", std::string(1'000'000, 'x'));  // whose digest takes longer than the read
   HalvingDisk disk;
   ModelRoot::Options options = folder.Options();
   options.files = &disk;
