@@ -45,7 +45,7 @@ LIBRARY_OF_LINK = [
     (r"(Threads::Threads|dl|rt|m)$", "system"),
 ]
 OPEN_TO_ALL = {"base", "absl", "system"}
-NO_ROOMS = {"penstock_warnings", "penstock_tsan_mutex"}  # targets that carry switches only
+NO_ROOMS = {"penstock_warnings", "penstock_tsan_mutex", "penstock_cuda_seam"}  # targets that carry switches only
 
 
 @dataclasses.dataclass
