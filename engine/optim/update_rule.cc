@@ -3,12 +3,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 
-#include <cstdlib>
-#include <new>
 #include <utility>
 
 namespace penstock {
@@ -17,26 +14,12 @@ namespace {
 // Of gradients that are worked on at one time.
 constexpr int64_t kPartBytes = 16 << 20;
 
-// From here on the kernel gives whole pages of zeros when they are first written.
-constexpr int64_t kLazyBytes = 1 << 20;
-
-// On the host, what nobody has written takes no memory.
-at::Tensor Filled(const at::Tensor& like, double value) {
-  const auto bytes = static_cast<int64_t>(like.numel() * like.element_size());
-  if (value != 0 || !like.is_cpu() || bytes < kLazyBytes || !like.is_non_overlapping_and_dense()) {
-    return at::full_like(like, value);
-  }
-  void* zeros = std::calloc(static_cast<size_t>(bytes), 1);
-  if (zeros == nullptr) throw std::bad_alloc();
-  return at::from_blob(zeros, like.sizes(), like.strides(), &std::free, like.options());
-}
-
 }  // namespace
 
 UpdateRule::UpdateRule(std::vector<Slot> slots, RuleTensors tensors)
     : parameters_(std::move(tensors.parameters)), slots_(std::move(slots)) {
   const auto make = [](const Slot& slot, const at::Tensor& parameter) {
-    if (slot.shape == Slot::Shape::kParameter) return Filled(parameter.detach(), slot.initial);
+    if (slot.shape == Slot::Shape::kParameter) return at::full_like(parameter.detach(), slot.initial);
     const at::TensorOptions options = parameter.options().dtype(at::kFloat);
     return at::full({}, slot.initial, slot.shape == Slot::Shape::kScalar ? options : options.device(at::kCPU));
   };
