@@ -155,8 +155,8 @@ class Stage {
   // sums of tied ones.
   NamedTensors Gradients(const TiedGradients& board) const;
   void KeepForUndo();
-  // Before the first step: takes the memory of what KeepForUndo() will keep, and writes what the step will change, as it
-  // is, so that this step need not wait for the machine's pages. May throw (RunTorch).
+  // Before the first step: takes the memory of what KeepForUndo() will keep, so that this step does not wait for the
+  // machine's pages. May throw (RunTorch).
   void TouchMemory();
   void DropCopies() { copies_.clear(); }
   void Step(double learning_rate, double scale);

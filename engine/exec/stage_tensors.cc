@@ -188,7 +188,6 @@ void Stage::TouchMemory() {
   if (!parts_.undo) return;
   const at::NoGradGuard no_graph;
   for (const at::Tensor& tensor : optimizer_->Changing(/*ever=*/true)) Keep(tensor, /*always=*/true);
-  Undo();
   for (auto& [key, copy] : copies_) copy.kept = false;
 }
 
