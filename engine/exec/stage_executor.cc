@@ -358,7 +358,8 @@ void StageExecutor::FailLate(absl::Status status) {
   if (std::exchange(device_failed_, true)) return;
   const Action& action = begun_.has_value() ? begun_->action : actions_.front();
   std::optional<FaultPoint> at;
-  if (action.kind == ActionKind::kOptimizer) at = LaneStep::FirstPointOf(begun_->part);
+  if (action.kind == ActionKind::kOptimizer)
+    at = begun_.has_value() ? LaneStep::FirstPointOf(begun_->part) : step_.at();
   Fail(std::move(status), action, at);
 }
 
