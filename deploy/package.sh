@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Makes what others install, from a clean clone on Debian 12: sets up, builds the preset portable, packs.
 #
-# Usage: deploy/package.sh [--cuda] [--out FOLDER]
+# Usage: deploy/package.sh [--out FOLDER]
 #
-#   --cuda        ends with an error where no CUDA 13 toolkit is (without it, the CUDA module is packed where one is)
 #   --out FOLDER  [build/packages]
 #
 # In FOLDER, whose older packages are removed when all new ones are there:
@@ -18,7 +17,7 @@ set -euo pipefail
 
 here="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-out="build/packages" cuda=()
+out="build/packages"
 while (($#)); do
   case "$1" in
     --out)
@@ -26,7 +25,6 @@ while (($#)); do
       out="$2"
       [[ $out == /* ]] || out="$here/$out"
       shift 2 ;;
-    --cuda) cuda=(--cuda); shift ;;
     -h | --help) sed -n '2,/^set -euo/{/^set/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) echo "package: unknown option '$1'" >&2; exit 2 ;;
   esac
@@ -36,12 +34,6 @@ export SOURCE_DATE_EPOCH
 
 deploy/setup.sh
 mkdir -p build "$(dirname "$out")"
-# Asked before anything is compiled.
-if ! cmake --preset portable -D PENSTOCK_CUDA="$( ((${#cuda[@]})) && echo ON || echo AUTO)" >build/package.log 2>&1; then
-  cat build/package.log >&2
-  echo "package: the preset portable can't be configured, see above" >&2
-  exit 1
-fi
 deploy/build.sh portable penstockd penstock
 
 # What is being made has no name that anybody looks for until all of it is there.
@@ -62,7 +54,7 @@ for package in "$work"/*.deb; do
   dpkg-deb --root-owner-group -Zxz --threads-max=1 --build "$work/files" "$new/$(basename "$package")" >>"$work/log"
   rm -r "$work/files"
 done
-/usr/bin/python3 -B deploy/package/pack.py --build build/portable --out "$new" "${cuda[@]}" --with "$new"/*.deb
+/usr/bin/python3 -B deploy/package/pack.py --build build/portable --out "$new" --with "$new"/*.deb
 mkdir -p "$out"
 find "$out" -mindepth 1 -maxdepth 1 \( -name 'penstock*.whl' -o -name 'penstock-*.tar.gz' -o -name '*penstock*.deb' -o -name SHA256SUMS \) -delete
 find "$new" -mindepth 1 ! -name SHA256SUMS -exec mv -t "$out" {} +

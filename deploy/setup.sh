@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what Penstock is built from: Debian's packages, and LibTorch's CPU part in an environment of its own.
+# Installs what Penstock is built from: Debian's packages, and LibTorch's CPU part and the headers of CUDA in an environment
+# of its own.
 #
 # Safe to run twice, also at the same time: what is there is left alone, and an interrupted step is done again.
 # Asks for nothing. Ends with one sentence and a non-zero exit code where it can't go on.
@@ -11,7 +12,7 @@ Usage: deploy/setup.sh [--tests] [--help]
 
 Installs what the build needs (about 4 GB at the peak, with the build itself):
   Debian packages   compilers and libraries, by apt-get, only if one is missing (as root or through sudo)
-  build/deps/venv   LibTorch's CPU part, by pip
+  build/deps/venv   LibTorch's CPU part and the headers of CUDA, by pip
 With --tests also the checks' tools, build/deps/test-venv, the Python packages of the tests, and build/deps/torch-venv, the
 same with PyTorch and collections of models.
 TEXT
@@ -43,7 +44,8 @@ if $with_tests; then
   # Images without an engine, systems for the packages, hosts of their own, completion: 60 MB.
   packages+=(buildah bubblewrap fish iproute2 mmdebstrap zsh)
 fi
-readonly wheels=(torch==2.11.0 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85)
+# The last two are for the CUDA module, which is compiled and linked without a toolkit, a driver or a GPU.
+readonly wheels=(torch==2.11.0 nvidia-cuda-cupti==13.0.85 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88)
 
 # --- what stops us before anything is changed ---------------------------------------------------------------------------
 

@@ -143,7 +143,7 @@ class Image:
         """LibTorch's CUDA part and the module that opens it; CUDA's libraries come whole: some are opened by name."""
         module = self.wheel.library(CUDA_MODULE)
         if module is None:
-            raise Problem("the wheel has no CUDA module: deploy/package.sh packs one where a CUDA 13 toolkit is")
+            raise Problem("the wheel has no CUDA module: it is none that deploy/package.sh has made")
         torch = self.site / "torch/lib"
         parts = [*sorted(torch.glob("libtorch_cuda*.so")), *torch.glob("libcaffe2_nvrtc.so")]
         parts += sorted(self.site.glob("nvidia/*/lib/*.so.*"))
@@ -229,14 +229,15 @@ def main() -> int:
     shutil.rmtree(beside, ignore_errors=True)
     with tempfile.TemporaryDirectory() as unpacked:
         try:
+            seconds = epoch()
             wheel = Wheel(arguments.wheel, pathlib.Path(unpacked))
             image = Image(arguments.target, wheel, arguments.torch.resolve(), beside, not arguments.no_strip)
             image.add_skeleton(arguments.keep_owner)
             image.add_programs()
             image.add_licences()
-            image.write_bill(epoch())
+            image.write_bill(seconds)
             image.check()
-            image.settle(epoch())
+            image.settle(seconds)
             size = image.size()
             beside.rename(arguments.out)
         except Problem as problem:

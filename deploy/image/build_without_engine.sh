@@ -7,8 +7,7 @@
 #
 #   TARGET             daemon-cpu, daemon (with CUDA) or cli
 #   --out FOLDER       the root of the image; must not exist. FOLDER.json gets its configuration
-#   --packages FOLDER  compiles nothing: FOLDER is what deploy/package.sh has made. The target daemon needs it, with the CUDA
-#                      module in the wheel, as the base has no CUDA toolkit
+#   --packages FOLDER  compiles nothing: FOLDER is what deploy/package.sh has made
 #   --files FOLDER     leaves all but the last stage out: FOLDER is what they would leave, assemble.py's result in
 #                      FOLDER/image/TARGET
 #   --ccache FOLDER    lets the build stage use this compiler cache
@@ -51,7 +50,6 @@ if [[ -n $packages ]]; then
   (cd "$packages" && sha256sum --check --quiet --strict SHA256SUMS) >/dev/null 2>&1 ||
     fail 2 "--packages must have the files that its SHA256SUMS names: make them again, got '$packages'"
 fi
-[[ $target != daemon || -n $files$packages ]] || fail 2 "daemon needs --packages or --files"
 
 epoch="$(deploy/source_date.sh)" || exit 1
 programs=(buildah)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Packs a portable build: the wheels of the client and of the programs, a tar archive of the programs, checksums.
 
-Usage: pack.py --build FOLDER --out FOLDER [--shared] [--cuda] [--with FILE...]
+Usage: pack.py --build FOLDER --out FOLDER [--shared] [--with FILE...]
 
 deploy/package.sh calls this. SHA256SUMS names what is packed here and, by --with, packages in --out that others have made.
 
@@ -100,16 +100,13 @@ class Server:
     `files` are those of the package, by their path in site-packages; `licences` by their path in the folder of licences.
     """
 
-    def __init__(self, build: pathlib.Path, shared: bool, cuda: bool) -> None:
+    def __init__(self, build: pathlib.Path, shared: bool) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             programs = Programs(build, pathlib.Path(scratch) / "penstock_server")
             programs.collect()
             programs.check_complete()
             if not shared:
                 programs.check_apart()
-            if cuda and not programs.has_cuda:
-                raise Problem("the build has no CUDA module: it needs a CUDA 13 toolkit (docs/gpu.md)")
-            self.has_cuda = programs.has_cuda
             self.files = {f"penstock_server/{inside}": entry for inside, entry in packed(programs.folder).items()}
         for path in sorted(LAUNCHERS.glob("*.py")):
             self.files[f"penstock_server/{path.name}"] = Entry(path.read_bytes())
@@ -129,11 +126,10 @@ class Server:
         return bill_of(name, files, {**self._origins, **texts}, self._inside, seconds)
 
 
-def server_packages(folder: pathlib.Path, build: pathlib.Path, seconds: int, shared: bool, cuda: bool) -> list[pathlib.Path]:
+def server_packages(folder: pathlib.Path, build: pathlib.Path, seconds: int, shared: bool) -> list[pathlib.Path]:
     """The wheel with the programs, and the tar archive with the same files."""
     name = WheelName("penstock_server", project_version(), PLATFORM)
-    server = Server(build, shared, cuda)
-    print("with the CUDA module" if server.has_cuda else "without the CUDA module, which this build has not")
+    server = Server(build, shared)
     about = (LAUNCHERS / "README.md").read_text("utf-8")
     scripts = "".join(f"{program} = penstock_server.launch:{program}\n" for program in ("penstock", "penstockd"))
     files = dict(server.files)
@@ -164,13 +160,12 @@ def main() -> int:
     parser.add_argument("--build", type=pathlib.Path, required=True, help="build folder of the preset portable")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="where the packages go")
     parser.add_argument("--shared", action="store_true", help="carry gRPC and the like as shared libraries: any build will do")
-    parser.add_argument("--cuda", action="store_true", help="end with an error where the build has no CUDA module")
     parser.add_argument("--with", dest="others", type=pathlib.Path, nargs="*", default=[], help="of --out, for SHA256SUMS too")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     try:
         made = [client_wheel(arguments.out, epoch())]
-        made += server_packages(arguments.out, arguments.build, epoch(), arguments.shared, arguments.cuda)
+        made += server_packages(arguments.out, arguments.build, epoch(), arguments.shared)
     except Problem as problem:
         print(f"pack: {problem}", file=sys.stderr)
         return 1

@@ -59,16 +59,11 @@ class Programs:
         for name in OPENED_BY_NAME:
             self._add(library_in_cache(name), f"lib/{name}", "$ORIGIN")
             self._carry(library_in_cache(name))
-        if builds_cuda(self.build):
-            module = self.build / CUDA_MODULE
-            if not module.exists():
-                raise Problem(f"{module.name} is not built: deploy/build.sh portable penstockd")
-            self._add(module, f"lib/{module.name}", f"$ORIGIN:{TORCH}:{CUDA_RUNTIME}")
-            self.inside[f"lib/{module.name}"] = [*headers_of_torch(self.build), *headers_of_cuda(self.build)]
-
-    @property
-    def has_cuda(self) -> bool:
-        return f"lib/{pathlib.Path(CUDA_MODULE).name}" in self.sources
+        module = self.build / CUDA_MODULE
+        if not builds_cuda(self.build) or not module.exists():
+            raise Problem(f"{module.name} is not built: deploy/build.sh portable penstockd")
+        self._add(module, f"lib/{module.name}", f"$ORIGIN:{TORCH}:{CUDA_RUNTIME}")
+        self.inside[f"lib/{module.name}"] = [*headers_of_torch(self.build), *headers_of_cuda(self.build)]
 
     def _add(self, source: pathlib.Path, name: str, paths: str) -> None:
         goal = self.folder / name

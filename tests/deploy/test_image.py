@@ -69,16 +69,6 @@ def unpacked(cpu: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     shutil.rmtree(folder)
 
 
-def test_packages_without_a_toolkit_of_cuda_have_no_module(tmp_path: pathlib.Path) -> None:
-    """Where an image is built there are no headers of CUDA, so nothing that is asked for may need them."""
-    configure = ["cmake", "--preset", "portable", "-B", str(tmp_path), "-D", "PENSTOCK_NVCC="]
-    subprocess.run(configure, cwd=ROOT, capture_output=True, check=True)
-    asked = ["ninja", "-C", str(tmp_path), "-t", "commands", "penstockd", "penstock"]
-    commands = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert any("-o server/penstockd" in command for command in commands)
-    assert [command for command in commands if "penstock_cuda" in command] == []
-
-
 def names(root: pathlib.Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
@@ -162,7 +152,6 @@ def test_a_wrong_call_is_refused(tmp_path: pathlib.Path) -> None:
     (torn / "SHA256SUMS").write_text(f"{'0' * 64}  penstock_server-0.1.0-torn.whl\n")
     for arguments, told in (
         (["gpu"], "TARGET must be daemon-cpu, daemon or cli, got 'gpu'"),
-        (["daemon", "--out", str(tmp_path / "o")], "daemon needs --packages or --files"),
         (["cli", "--out", str(tmp_path / "o"), "--packages", str(tmp_path)], "--packages must have a wheel of penstock_server"),
         (["cli", "--out", str(tmp_path / "o"), "--packages", str(torn)], "--packages must have the files that its SHA256SUMS names"),
         (["cli"], "--out is needed"),

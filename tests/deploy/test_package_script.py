@@ -13,8 +13,7 @@ from conftest import ROOT
 # By their path in the sources, or on the path of programs: what each does.
 STAND_INS = {
     "deploy/setup.sh": "true",
-    "deploy/build.sh": "true",
-    "tools/cmake": 'echo "$@" >cmake.told; [[ $* != *CUDA=ON || -z ${NO_TOOLKIT:-} ]] || { echo "there is no CUDA" >&2; exit 1; }',
+    "deploy/build.sh": 'echo "$@" >build.told',
     "tools/cpack": 'touch "${@: -1}/penstock_2_amd64.deb"',
     "tools/dpkg-deb": '[[ $1 == --raw-extract ]] && mkdir "${@: -1}" || echo packed >"${@: -1}"',
 }
@@ -67,8 +66,8 @@ def test_older_packages_go_when_all_new_ones_are_there(sources: pathlib.Path, tm
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*NEW, "notes.txt"}
     assert {path.name for path in tmp_path.iterdir()} == {"sources", "out"}, "nothing else is left"
     told = (tmp_path / "out/SHA256SUMS").read_text()
-    assert "/penstock_2_amd64.deb" in told and "--cuda" not in told
-    assert "PENSTOCK_CUDA=AUTO" in (sources / "cmake.told").read_text()
+    assert "/penstock_2_amd64.deb" in told
+    assert (sources / "build.told").read_text() == "portable penstockd penstock\n"
 
 
 def test_a_failure_leaves_what_was_there(sources: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -80,15 +79,7 @@ def test_a_failure_leaves_what_was_there(sources: pathlib.Path, tmp_path: pathli
     assert {path.name for path in tmp_path.iterdir()} == {"sources", "out"}
 
 
-def test_cuda_that_is_asked_for_and_missing_is_an_error(sources: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    done = package(sources, "--cuda", "--out", str(tmp_path / "out"), NO_TOOLKIT="1")
-    assert done.returncode == 1 and "there is no CUDA" in done.stderr and not (tmp_path / "out").exists()
-    assert package(sources, "--out", str(tmp_path / "out"), NO_TOOLKIT="1").returncode == 0
-    assert package(sources, "--cuda", "--out", str(tmp_path / "out")).returncode == 0
-    assert "--cuda" in (tmp_path / "out/SHA256SUMS").read_text()
-
-
 def test_there_are_no_packages_of_1970(sources: pathlib.Path, tmp_path: pathlib.Path) -> None:
     done = package(sources, "--out", str(tmp_path / "out"), SOURCE_DATE_EPOCH="")
     assert done.returncode == 1 and "set SOURCE_DATE_EPOCH" in done.stderr and not (tmp_path / "out").exists()
-    assert os.listdir(sources / "deploy") and not (sources / "cmake.told").exists()
+    assert os.listdir(sources / "deploy") and not (sources / "build.told").exists()

@@ -9,7 +9,7 @@
 #   --python     the version there
 #   --packed     the wheels that deploy/package.sh has made; without it, those of the build, with gRPC and the like as
 #                shared libraries
-#   --packages   wheels of numpy, grpcio and the like; without it pip fetches them
+#   --packages   wheels of numpy, grpcio and the like; without it pip fetches the versions of tests/requirements.txt
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -54,7 +54,7 @@ if [[ -n $packages ]]; then
 else
   "$root/build/deps/test-venv/bin/python" -m pip download --quiet --disable-pip-version-check --dest "$out/wheels" --no-deps \
     --only-binary=:all: --implementation cp --python-version "$version" \
-    numpy grpcio protobuf google-crc32c googleapis-common-protos
+    --constraint "$root/tests/requirements.txt" numpy grpcio protobuf google-crc32c googleapis-common-protos
 fi
 
 programs=("$build"/tests/gpu/{gpu_tests,gpu_bench})
