@@ -3,10 +3,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/full_like.h>
 
 #include <utility>
+
+#include "engine/base/map_pages.h"
 
 namespace penstock {
 namespace {
@@ -19,7 +21,11 @@ constexpr int64_t kPartBytes = 16 << 20;
 UpdateRule::UpdateRule(std::vector<Slot> slots, RuleTensors tensors)
     : parameters_(std::move(tensors.parameters)), slots_(std::move(slots)) {
   const auto make = [](const Slot& slot, const at::Tensor& parameter) {
-    if (slot.shape == Slot::Shape::kParameter) return at::full_like(parameter.detach(), slot.initial);
+    if (slot.shape == Slot::Shape::kParameter) {
+      at::Tensor state = at::empty_like(parameter.detach());
+      if (state.is_cpu()) MapPages(state.mutable_data_ptr(), state.nbytes());
+      return state.fill_(slot.initial);
+    }
     const at::TensorOptions options = parameter.options().dtype(at::kFloat);
     return at::full({}, slot.initial, slot.shape == Slot::Shape::kScalar ? options : options.device(at::kCPU));
   };

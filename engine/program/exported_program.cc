@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/map_pages.h"
 #include "engine/base/status_macros.h"
 #include "engine/program/program_archive.h"
 #include "engine/program/program_json.h"
@@ -292,6 +293,7 @@ at::Tensor LoadTensor(const ProgramTensor& tensor, bool shapes_only) {
   at::Tensor storage = at::empty({extent}, options);
   const size_t width = c10::elementSize(tensor.type);
   if (extent > 0) {
+    MapPages(storage.mutable_data_ptr(), storage.nbytes());
     std::memcpy(storage.mutable_data_ptr(), tensor.bytes.data() + static_cast<size_t>(tensor.offset) * width,
                 static_cast<size_t>(extent) * width);
   }
