@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import resource
 import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 
-PENSTOCK = pathlib.Path(__file__).resolve().parents[2] / "build/release/client/cli/penstock"
+import grpc
+
+BUILD = pathlib.Path(__file__).resolve().parents[2] / "build/release"
+PENSTOCK = BUILD / "client/cli/penstock"
+ECHO = BUILD / "tests/bench/echo_server"
 OPEN = (1, 8, 32, 128)
 MODELS = {"tiny": {"layers": 4, "width": 64}, "wide": {"layers": 16, "width": 1024}}
 SECONDS = 2.0
 WARM_UP = 0.5
+
+
+@contextlib.contextmanager
+def process(words: list[str], address: str, environment: dict[str, str]) -> Iterator[int]:
+    with tempfile.TemporaryFile() as log:
+        started = subprocess.Popen(words, env={**os.environ, **environment}, stdout=log, stderr=log)
+        try:
+            with grpc.insecure_channel(address) as channel:
+                grpc.channel_ready_future(channel).result(timeout=60)
+            yield started.pid
+        except grpc.FutureTimeoutError:
+            log.seek(0)
+            sys.exit(f"{words[0]} does not listen:\n{log.read().decode(errors='replace')[-2000:]}")
+        finally:
+            started.terminate()
+            started.wait()
 
 
 def cpu_seconds(pids: list[int]) -> float:

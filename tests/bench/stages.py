@@ -7,7 +7,7 @@ First four layers `delay` of 5 ms, which sleep and take no core: twice as many s
 compute for milliseconds, on one and two stages, requests of 64 rows. A stage has one core and one thread; there are two cores, so the
 client takes its time from the stages where both compute, but not from one alone. So there the ratio stands twice: as measured, and with two
 stages that have the client's core time too, as if it were on another machine. That is right where both cores are in use. Nothing is
-batched. Prints medians of the rounds, and the least and most.
+batched. Beside them stands a bare gRPC server that sleeps as long before it returns its input: what the machine takes to wake up, and gRPC. Prints medians of the rounds, and the least and most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from inference_load import Server
+from inference_load import ECHO, Server, process
 from spreads import spread
 from turns import in_turns, ratios
 
@@ -35,8 +35,8 @@ MLP, ROWS, OPEN_OF_MLP, SECONDS_OF_MLP = {"layers": 8, "width": 1536}, 64, 6, 4.
 class Bench:
     """A daemon with two devices on each of two cores, and the pipelines on them."""
 
-    def __init__(self, daemon: Any, client: Any, cores: list[int], rounds: int) -> None:
-        self.daemon, self.client, self.rounds = daemon, client, rounds
+    def __init__(self, daemon: Any, client: Any, bare: Server, cores: list[int], rounds: int) -> None:
+        self.daemon, self.client, self.bare, self.rounds = daemon, client, bare, rounds
         self.cores = ",".join(str(core) for core in cores)
 
     def create(self, name: str, layers: int, stages: int, **model: Any) -> None:
@@ -57,10 +57,15 @@ class Bench:
         found["stages"] = 1e3 * seconds_by_state(before, after, name)["infer"] / requests
         return found
 
-    def loads(self, names: dict[int, str], *load: Any) -> dict[int, list[dict[str, float]]]:
+    def loads(
+        self, names: dict[int, str], *load: Any, beside: Callable[[], dict[str, float]] | None = None
+    ) -> dict[int, list[dict[str, float]]]:
+        """By stages; 0 is what is measured beside them."""
         variants: dict[str, Callable[[], dict[str, float]]] = {
             str(stages): functools.partial(self.load, name, *load) for stages, name in names.items()
         }
+        if beside is not None:
+            variants["0"] = beside
         return {int(stages): found for stages, found in in_turns(variants, self.rounds).items()}
 
     def sleeping(self) -> None:
@@ -70,11 +75,14 @@ class Bench:
         names = {stages: f"delay-{stages}" for stages in (1, 2, 4)}
         for stages, name in names.items():
             self.create(name, LAYERS, stages, model=[layer] * LAYERS)
-        many, one = (self.loads(names, 1, concurrency, SECONDS_OF_DELAY) for concurrency in (OPEN_OF_DELAY, 1))
+        many = self.loads(names, 1, OPEN_OF_DELAY, SECONDS_OF_DELAY)
+        one = self.loads(names, 1, 1, SECONDS_OF_DELAY, beside=lambda: self.bare.load("bare", 1, self.cores, SECONDS_OF_DELAY))
+        of_bare = column(one[0], "p50")
         nominal = LAYERS * MILLISECONDS
         print(f"{LAYERS} layers that sleep {MILLISECONDS:g} ms each; {OPEN_OF_DELAY} open requests, or one alone")
         print(f"{'stages':>6} {'requests a second':>22} {'times one stage':>20} {'alone, p50, ms':>24} {f'beyond {nominal:g} ms':>20} "
-              f"{'its stages take, ms':>24} {'mean beyond these, ms':>22}")
+              f"{'its stages take, ms':>24} {'mean beyond these, ms':>22} {'p50 beyond bare gRPC':>22}")
+        print(f"{'bare':>6} {'':22} {'':20} {spread(of_bare, 2):>24} {spread([value - nominal for value in of_bare], 2):>20}")
         for stages in names:
             rate, alone, parts = column(many[stages], "rate"), column(one[stages], "p50"), column(one[stages], "stages")
             means = [1e3 / each for each in column(one[stages], "rate")]
@@ -82,6 +90,7 @@ class Bench:
                 f"{spread(rate, 1):>22} {spread(ratios(rate, column(many[1], 'rate')), 2):>20}",
                 f"{spread(alone, 2):>24} {spread([value - nominal for value in alone], 2):>20}",
                 f"{spread(parts, 2):>24} {spread([mean - part for mean, part in zip(means, parts, strict=True)], 2):>22}",
+                f"{spread([mine - bare for mine, bare in zip(alone, of_bare, strict=True)], 2):>22}",
             ]
             print(f"{stages:6} {' '.join(cells)}", flush=True)
 
@@ -114,7 +123,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["PENSTOCKD"] = options.daemon
     import penstock
-    from daemon_process import Daemon
+    from daemon_process import Daemon, free_ports
 
     cores = sorted(os.sched_getaffinity(0))[:2]
     os.sched_setaffinity(0, cores)  # of the daemon, which inherits it
@@ -123,7 +132,9 @@ def main() -> None:
         daemon = Daemon(pathlib.Path(name), devices=tuple(f"cpu:{k}={cores[k % 2]}" for k in range(4)))
         running.enter_context(daemon.running())
         client = running.enter_context(penstock.Client(daemon.address))
-        bench = Bench(daemon, client, cores, options.rounds)
+        address = f"127.0.0.1:{free_ports(1)[0]}"
+        pid = running.enter_context(process([str(ECHO), address, str(LAYERS), str(MILLISECONDS)], address, {}))
+        bench = Bench(daemon, client, Server(address, [pid], "--open-inference", "--sequence", "4"), cores, options.rounds)
         bench.sleeping()
         bench.computing()
 

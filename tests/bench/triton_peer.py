@@ -15,19 +15,16 @@ import argparse
 import contextlib
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 
-import grpc
-from inference_load import MODELS, OPEN, Server
+from inference_load import ECHO, MODELS, OPEN, Server, process
 from spreads import spread
 from turns import ratios
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "integration"), str(ROOT / "client" / "python")]
-ECHO = ROOT / "build/release/tests/bench/echo_server"
 DIGITS = {"rate": 0, "p50": 2, "p99": 2, "cpu": 0}
 
 
@@ -39,22 +36,6 @@ def family(pid: int) -> list[int]:
     for thread in threads:
         found |= {int(child) for child in pathlib.Path(f"/proc/{pid}/task/{thread}/children").read_text().split()}
     return [pid, *(one for child in sorted(found) for one in family(child))]
-
-
-@contextlib.contextmanager
-def process(words: list[str], address: str, environment: dict[str, str]) -> Iterator[int]:
-    with tempfile.TemporaryFile() as log:
-        started = subprocess.Popen(words, env={**os.environ, **environment}, stdout=log, stderr=log)
-        try:
-            with grpc.insecure_channel(address) as channel:
-                grpc.channel_ready_future(channel).result(timeout=60)
-            yield started.pid
-        except grpc.FutureTimeoutError:
-            log.seek(0)
-            sys.exit(f"{words[0]} does not listen:\n{log.read().decode(errors='replace')[-2000:]}")
-        finally:
-            started.terminate()
-            started.wait()
 
 
 @contextlib.contextmanager
