@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from collections.abc import Mapping
 
-from bill import Package  # of deploy/image, which programs.py has put on the path
-from origins import Origins, project_version
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "image"))
+
+from bill import Package  # noqa: E402
+from origins import Origins, project_version  # noqa: E402
 
 
 class Contents:

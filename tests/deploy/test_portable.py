@@ -88,6 +88,14 @@ def test_the_copyright_of_the_command_line_names_it(build: pathlib.Path) -> None
     assert LINKED <= set(re.findall(r"^(\S+) [\d.:~+\w-]+\n=+\n", rights, re.M))
 
 
+@pytest.mark.parametrize("script", ["debian.py", "pack.py"])
+def test_the_scripts_start_by_themselves(script: str) -> None:
+    """Each finds the modules of the other folder."""
+    command = ["/usr/bin/python3", "-B", str(ROOT / "deploy/package" / script), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", env={})
+    assert done.returncode == 0 and "--build" in done.stdout, done.stderr
+
+
 def test_a_link_that_names_none_is_refused(build: pathlib.Path) -> None:
     check_linked(build, PROGRAMS["penstock"])
     other = pathlib.Path(os.environ["PENSTOCK_BUILD"])
