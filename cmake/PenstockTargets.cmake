@@ -61,8 +61,11 @@ function(penstock_test name)
   if(arg_DEPENDS MATCHES "penstock::(rpc|client|server|peer|peer_group)")
     set(sanitizer_options "${PENSTOCK_SANITIZER_OPTIONS_GRPC}")
   endif()
+  # What GoogleTest calls TempDir(): the same test of another build may run at the same time.
+  set(scratch "${CMAKE_CURRENT_BINARY_DIR}/${name}.tmp")
+  file(MAKE_DIRECTORY "${scratch}")
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT}
-    ENVIRONMENT "${arg_ENVIRONMENT};${sanitizer_options}")
+    ENVIRONMENT "TEST_TMPDIR=${scratch};${arg_ENVIRONMENT};${sanitizer_options}")
 endfunction()
 
 # penstock_bench(name SOURCES ... DEPENDS ...) declares a benchmark program; it is not run by ctest.

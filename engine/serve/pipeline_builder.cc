@@ -151,18 +151,11 @@ absl::StatusOr<MadeEngine> PipelineBuilder::MakeEngine(const std::string& name, 
   engine.name = name;
   if (life.lost) engine.on_rank_lost = [lost = life.lost](Rank, const absl::Status& why) { lost(why); };
   struct Held {  // goes where the creation fails
-    ~Held() {
-      stages.reset();
-      traces = MemoryReservation();
-      if (gone) gone();
-    }
-    std::function<void()> gone = {};
     std::shared_ptr<MemoryReservation> stages;
     MemoryReservation traces;
   };
   auto held = std::make_shared<Held>();
   made.held = held;
-  held->gone = life.gone;
   PENSTOCK_ASSIGN_OR_RETURN(held->stages, HoldMemory({MemoryClass::kPipelines, recipe->caller, name}, &engine));
   absl::Status traces;
   if (options_.metrics != nullptr && life.counted) {
@@ -297,6 +290,7 @@ absl::StatusOr<std::shared_ptr<ServedPipeline>> PipelineBuilder::Build(const std
   hosting.on_lost = life.lost;
   hosting.published = life.published;
   hosting.on_unused_weights = life.unused_weights;
+  hosting.on_gone = life.gone;
   hosting.memory = options_.memory;
   PENSTOCK_ASSIGN_OR_RETURN(std::shared_ptr<ServedPipeline> served,
                             ServedPipeline::Start(std::move(engine.pipeline), std::move(checkpoints),

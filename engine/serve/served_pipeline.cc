@@ -17,6 +17,12 @@
 namespace penstock {
 namespace {
 
+// What calls `gone`, if there is one, as the last owner lets go.
+std::shared_ptr<const void> AtTheEnd(std::function<void()> gone) {
+  if (gone == nullptr) return nullptr;
+  return {nullptr, [gone = std::move(gone)](const void*) { gone(); }};
+}
+
 std::string TokenPrefix(const HandleStore& handles) {
   return absl::StrFormat("%08x%016x", handles.epoch().value(), RandomHandleId(handles.epoch()).low);
 }
@@ -106,7 +112,8 @@ void ServedPipeline::OnRefused(const CallPointer& call, const absl::Status& erro
 ServedPipeline::ServedPipeline(std::unique_ptr<Pipeline> pipeline, std::shared_ptr<CheckpointFolder> checkpoints,
                                Options options, Durable durable, std::shared_ptr<const void> held,
                                std::shared_ptr<PipelineMetrics> metrics)
-    : options_(std::move(options)),
+    : gone_(AtTheEnd(std::exchange(options.on_gone, nullptr))),
+      options_(std::move(options)),
       pipeline_(std::make_unique<CurrentPipeline>(std::move(pipeline))),
       checkpoints_(std::move(checkpoints)),
       published_(options_.on_unused_weights),

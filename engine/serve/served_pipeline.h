@@ -108,6 +108,9 @@ class ServedPipeline {
     Publication published = {};
     // As PublishedWeights'.
     std::function<void()> on_unused_weights = {};
+    // Called from the destructor when all else of it has gone: memory, threads, the lock of its journal. Must not block. May
+    // be null.
+    std::function<void()> on_gone = {};
   };
 
   // What makes a pipeline's calls durable.
@@ -308,6 +311,7 @@ class ServedPipeline {
   absl::StatusOr<bool> EnqueueLastSave(const LastSave& save, const std::shared_ptr<CancelToken>& cancel,
                                        const LastSaveCallback& done) ABSL_LOCKS_EXCLUDED(calls_.mu);
 
+  const std::shared_ptr<const void> gone_;  // goes last: calls on_gone
   const Options options_;
   std::unique_ptr<CurrentPipeline> pipeline_;
   const std::shared_ptr<CheckpointFolder> checkpoints_;

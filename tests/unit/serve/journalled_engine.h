@@ -114,7 +114,14 @@ class JournalledEngine {
     PipelineRecipe recipe = Recipe();
     Planning planning(&clock_, 60, [] { return false; });
     absl::StatusOr<std::shared_ptr<ServedPipeline>> made = life_->builder->Build(
-        "gpt", {.id = "a", .again = made_}, &recipe, [] { return true; }, &planning);
+        "gpt",
+        {.id = "a",
+         .again = made_,
+         .gone =
+             [this] {
+               if (on_gone) on_gone();
+             }},
+        &recipe, [] { return true; }, &planning);
     if (!made.ok()) return made.status();
     made_ = true;
     life_->hosted = *std::move(made);
@@ -213,6 +220,15 @@ class JournalledEngine {
   int64_t request_log_entries = 100'000;    // of the next life
   // But for the answers that are kept.
   int64_t reserved_bytes() const { return life_->memory.bytes() - life_->memory.BytesOf(MemoryClass::kAnswers); }
+  // Before Begin(): its journal is kept by the machine, which locks files.
+  void KeepJournalIn(const std::string& folder) {
+    setup_.folder = folder;
+    setup_.options = {};
+  }
+  // By another connection.
+  absl::Status OpenJournal() { return PipelineJournal::Open(setup_.folder + "/a", &clock_, setup_.options).status(); }
+
+  std::function<void()> on_gone;        // of what has served
   std::function<void()> before_action;  // of a training run; changed only while none runs
   std::function<void()> before_commit;  // of calls to the journal, on its thread; changed only while there is none
 

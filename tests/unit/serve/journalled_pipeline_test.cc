@@ -13,6 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/base/thread.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/serve/journalled_engine.h"
 
 namespace penstock {
@@ -311,6 +312,22 @@ TEST(JournalledPipeline, WhileAGraphIsOpenTheJournalIsNotCut) {
   EXPECT_EQ(engine.hosted().CheckEmptyJournal(), absl::OkStatus());
   // Its own checkpoint follows the Backward, so that halves without end keep no long journal.
   while (engine.hosted().statistics().journal_calls > 0) std::this_thread::yield();
+}
+
+TEST(JournalledPipeline, WhoIsToldThatItHasGoneFindsItsJournalFree) {
+  const testing::TemporaryFolder folder;
+  JournalledEngine gpt;
+  gpt.KeepJournalIn(folder.path());
+  ASSERT_TRUE(gpt.Begin().ok());
+  EXPECT_EQ(ReasonOf(gpt.OpenJournal()), "JOURNAL_LOCKED");
+  int told = 0;
+  gpt.on_gone = [&] {
+    ++told;
+    const absl::Status opened = gpt.OpenJournal();
+    EXPECT_TRUE(opened.ok()) << opened;
+  };
+  gpt.End();
+  EXPECT_EQ(told, 1);
 }
 
 TEST(JournalledPipeline, ARetryAfterARestartGetsTheFirstAnswer) {
