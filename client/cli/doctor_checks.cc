@@ -154,18 +154,8 @@ std::string_view NameOf(Finding::Level level) {
 }
 
 std::vector<Finding> Judge(const MachineFacts& facts) {
-  return {Daemon(facts),
-          Gpus(facts),
-          Memory(facts),
-          SharedMemory(facts),
-          LockedMemory(facts),
-          OpenFiles(facts),
-          ClockFinding(facts),
-          Disk(facts),
-          Sync(facts),
-          // Neither can be configured yet; they are listed so that silence is not taken for a check.
-          {"peers", Level::kOk, "none: this version runs on one node", ""},
-          {"certificates", Level::kOk, "none: this version serves without TLS", ""}};
+  return {Daemon(facts),    Gpus(facts),         Memory(facts), SharedMemory(facts), LockedMemory(facts),
+          OpenFiles(facts), ClockFinding(facts), Disk(facts),   Sync(facts)};
 }
 
 }  // namespace penstock

@@ -2,15 +2,19 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <spawn.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/timex.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -136,15 +140,41 @@ std::string FindProgram(const std::string& name) {
   return "";
 }
 
-// What a command prints, 64 KiB of it, and whether it ends well.
-std::string OutputOf(const std::string& command, bool* good) {
+// What a program prints, 64 KiB of it, and whether it ends well. Without a shell: an image has none. `setting`: A=B, of its
+// environment besides ours; may be empty.
+std::string OutputOf(std::vector<std::string> command, std::string setting, bool* good) {
   *good = false;
-  FILE* pipe = popen((command + " 2>&1").c_str(), "re");
-  if (pipe == nullptr) return "";
+  std::array<int, 2> pipe = {};
+  if (pipe2(pipe.data(), O_CLOEXEC) != 0) return "";
+  std::vector<char*> words;
+  for (std::string& word : command) words.push_back(word.data());
+  words.push_back(nullptr);
+  std::vector<char*> environment;
+  for (char** one = environ; *one != nullptr; ++one) environment.push_back(*one);
+  if (!setting.empty()) environment.push_back(setting.data());
+  environment.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, pipe[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, pipe[1], STDERR_FILENO);
+  pid_t process = 0;
+  const int error = posix_spawn(&process, words[0], &actions, nullptr, words.data(), environment.data());
+  posix_spawn_file_actions_destroy(&actions);
+  close(pipe[1]);
   std::string text;
-  char piece[256];
-  while (fgets(piece, sizeof(piece), pipe) != nullptr && text.size() < size_t{64} << 10) text += piece;
-  *good = pclose(pipe) == 0;
+  std::array<char, 4096> piece;
+  while (error == 0 && text.size() < size_t{64} << 10) {
+    const ssize_t got = read(pipe[0], piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    text.append(piece.data(), static_cast<size_t>(got));
+  }
+  close(pipe[0]);
+  if (error != 0) return std::strerror(error);
+  int status = 0;
+  while (waitpid(process, &status, 0) < 0 && errno == EINTR) continue;
+  *good = status == 0;
+  if (WIFSIGNALED(status)) absl::StrAppend(&text, "it was ended by signal ", WTERMSIG(status));
   return text;
 }
 
@@ -152,14 +182,15 @@ std::string OutputOf(const std::string& command, bool* good) {
 // dynamic linker tells.
 void AskDaemon(const std::string& name, MachineFacts* facts) {
   facts->daemon_path = FindProgram(name);
-  if (facts->daemon_path.empty() || facts->daemon_path.find('\'') != std::string::npos) return;
-  const std::string quoted = "'" + facts->daemon_path + "'";
+  if (facts->daemon_path.empty()) return;
   bool good = false;
-  const std::string text = OutputOf(quoted + " --version", &good);
+  const std::string text = OutputOf({facts->daemon_path, "--version"}, "", &good);
   const std::string line(absl::StripAsciiWhitespace(text));
   (good ? facts->daemon_version : facts->daemon_problem) = line.substr(0, line.find('\n'));
-  if (good)
-    facts->daemon_torch = TorchOf(OutputOf("LD_TRACE_LOADED_OBJECTS=1 " + quoted, &good), &facts->torch_version);
+  if (good) {
+    facts->daemon_torch =
+        TorchOf(OutputOf({facts->daemon_path}, "LD_TRACE_LOADED_OBJECTS=1", &good), &facts->torch_version);
+  }
 }
 
 // What deploy/package/penstock_server/launch.py knows, which starts packed programs.

@@ -483,6 +483,21 @@ TEST(DoctorTest, ATorchOfAnotherVersionIsNone) {
   EXPECT_EQ(Judge(facts)[0].fix, "pip install it");
 }
 
+TEST(DoctorTest, AsksADaemonWithoutAShell) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "it's $HOME; a daemon";
+  std::filesystem::create_directories(folder);
+  const std::string daemon = (folder / "penstockd").string();
+  std::ofstream(daemon) << "#!/bin/cat\n";  // prints itself, and --version is none of its options
+  std::filesystem::permissions(daemon, std::filesystem::perms::owner_all);
+  MachineFacts facts = ReadMachineFacts(folder.string(), daemon);
+  EXPECT_EQ(facts.daemon_path, daemon);
+  EXPECT_THAT(facts.daemon_version, HasSubstr("cat")) << facts.daemon_problem;
+  std::ofstream(daemon) << "#!/nowhere/at/all\n";
+  facts = ReadMachineFacts(folder.string(), daemon);
+  EXPECT_EQ(facts.daemon_version, "");
+  EXPECT_EQ(facts.daemon_problem, "No such file or directory");
+}
+
 TEST(DoctorTest, APortIsAnIllOnlyIfNoDaemonHasTakenIt) {
   MachineFacts facts = GoodMachine();
   EXPECT_EQ(JudgePorts(facts, /*daemon_answers=*/false).level, Finding::Level::kOk);
@@ -513,9 +528,8 @@ TEST_F(OperatorCommandsTest, DoctorNeedsNoDaemonAndSaysWhatToDo) {
       EXPECT_TRUE(check.contains("fix"));
     }
   }
-  EXPECT_THAT(
-      names, ::testing::ElementsAre("penstockd", "gpus", "memory", "shared memory", "locked memory", "open files",
-                                    "clock", "disk space", "state folder", "peers", "certificates", "ports", "daemon"));
+  EXPECT_THAT(names, ::testing::ElementsAre("penstockd", "gpus", "memory", "shared memory", "locked memory",
+                                            "open files", "clock", "disk space", "state folder", "ports", "daemon"));
   EXPECT_EQ(Run("doctor --penstockd /bin/false"), 1);
   EXPECT_THAT(out_, HasSubstr("do: "));
   EXPECT_THAT(err_, HasSubstr("NOT_FIT"));
