@@ -3,7 +3,9 @@ name, from nothing and without the compiler cache, on one core, with another uma
 there is no compiler: Debian 12 and 13. The wheels are installed as an ordinary user with that system's Python, without a network;
 on Debian 12 also together with PyTorch, grpcio and tritonclient. Debian's packages are installed by apt, as root (debs.py).
 
-Usage: packages.py [--out FOLDER] [SUITE...]      (bookworm trixie)
+Usage: packages.py [--out FOLDER] [--made] [SUITE...]      (bookworm trixie)
+
+--made: the packages of both builds lie in FOLDER from an earlier run.
 
 Run by tests/run.sh --long. Needs Debian's mmdebstrap and bubblewrap, and a network for the systems and for what the client
 needs. The systems lie in FOLDER (build/package-tests) and stay there.
@@ -45,12 +47,20 @@ def sources_elsewhere(folder: pathlib.Path) -> pathlib.Path:
             continue
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, copy / name)
-    (copy / "build/deps").symlink_to((ROOT / "build/deps").resolve())
+    # No link to the folder: gcc names what it reads there by where links lead, if that is shorter.
+    shutil.copytree(ROOT / "build/deps/venv", copy / "build/deps/venv", symlinks=True, copy_function=linked)
     return copy
 
 
-def made_twice(folder: pathlib.Path) -> pathlib.Path:
-    """The packages; those that are built again, where all is different that may be, have the same bytes."""
+def linked(source: str, goal: str) -> None:
+    try:
+        os.link(source, goal)
+    except OSError:  # on another disk
+        shutil.copy2(source, goal)
+
+
+def make_twice(folder: pathlib.Path) -> None:
+    """The second time where all is different that may be."""
     epoch = subprocess.run([ROOT / "deploy/source_date.sh"], capture_output=True, text=True, check=True).stdout
     for name in ("packages", "again"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -58,6 +68,10 @@ def made_twice(folder: pathlib.Path) -> pathlib.Path:
     one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
     package = (*one_core, sources_elsewhere(folder) / "deploy/package.sh", "--out", folder / "again")
     run(*package, umask=0o077, SOURCE_DATE_EPOCH=epoch.strip(), CCACHE_DISABLE="1", **OTHERWISE)
+
+
+def same(folder: pathlib.Path) -> pathlib.Path:
+    """The packages, if both builds gave the same bytes."""
     sums = [(folder / name / "SHA256SUMS").read_text() for name in ("packages", "again")]
     if sums[0] != sums[1]:
         sys.exit(f"packages: two builds give different bytes:\n{sums[0]}{sums[1]}")
@@ -148,6 +162,7 @@ def check(suite: str, told: dict[str, object]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/package-tests")
+    parser.add_argument("--made", action="store_true")
     parser.add_argument("suites", nargs="*", metavar="SUITE")
     arguments = parser.parse_args()
     for tool in ("mmdebstrap", "bwrap"):
@@ -156,7 +171,9 @@ def main() -> int:
             return 77
     folder = arguments.out.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    packages = made_twice(folder)
+    if not arguments.made:
+        make_twice(folder)
+    packages = same(folder)
     build = {"PENSTOCK_BUILD": str(ROOT / "build/release"), "PENSTOCK_PACKAGES": str(packages)}
     if (layers := ROOT / "build/release/tests/unit/own_layers/test_layers.so").exists():
         build["PENSTOCK_TEST_LAYERS"] = str(layers)
