@@ -280,6 +280,10 @@ absl::StatusOr<std::unique_ptr<Loss>> MakeCrossEntropy(const LossSpec& spec, Opt
 }  // namespace
 
 at::Tensor Loss::Mean(const at::Tensor& output, const LossTensor& target, const LossTensor& weights) const {
+  if (needs_target() && !at::isFloatingType(output.scalar_type())) {
+    ThrowTargetError("output.type", "must be a floating type, for a loss compares it with a target",
+                     c10::toString(output.scalar_type()));
+  }
   if (!weights.here.defined()) {
     // The mean over nothing is NaN, the sum is 0.
     return Losses(output, target, CountedOf(target.seen, {}) > 0 ? at::Reduction::Mean : at::Reduction::Sum);

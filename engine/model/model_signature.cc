@@ -111,6 +111,14 @@ absl::StatusOr<LayerSignature> SignatureOfSequence(const std::vector<NamedLayer>
   return all;
 }
 
+namespace {
+
+bool IsFloating(DataType type) {
+  return type == DataType::kFp16 || type == DataType::kBf16 || type == DataType::kFp32 || type == DataType::kFp64;
+}
+
+}  // namespace
+
 absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers, const Loss* loss,
                                            const LossSpec& loss_spec) {
   ModelSignature model;
@@ -139,6 +147,14 @@ absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers
     return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
                  absl::StrCat(
                      "spec.loss.output: must have rows; a number that is the loss itself is scalar_output's, got ",
+                     Text({outputs->at(output)})))
+        .With("field", "spec.loss.output")
+        .With("value", Text({outputs->at(output)}));
+  }
+  if (outputs.has_value() && !outputs->at(output).any && !IsFloating(outputs->at(output).type)) {
+    return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+                 absl::StrCat(
+                     "spec.loss.output: must be of a floating type, for the loss compares it with a target, got ",
                      Text({outputs->at(output)})))
         .With("field", "spec.loss.output")
         .With("value", Text({outputs->at(output)}));

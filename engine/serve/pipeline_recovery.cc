@@ -119,6 +119,7 @@ absl::Status PipelineTable::Recover(std::function<void()> done) {
       entry.create_time = absl::FromUnixNanos(row.create_unix_nanos);
       // Only lists show it; where it can't be read, Load() says so.
       if (auto recipe = RecipeOf(row); recipe.ok()) entry.spec = *std::move(recipe->asked);
+      entry.rest = RestOf(row, published[row.life]);
       // Its checkpoints count as its owner's, whether they can be read or not.
       builder_.options().checkpoints->FolderOf(row.name, row.owner).status().IgnoreError();
       absl::MutexLock lock(&mu_);
@@ -144,6 +145,22 @@ absl::Status PipelineTable::Recover(std::function<void()> done) {
   }
   creations_.Post(std::move(done));
   return absl::OkStatus();
+}
+
+// By its checkpoints: the newest of its life is the one that it was unloaded with.
+PipelineEntry::Rest PipelineTable::RestOf(const JournalledPipeline& row, Publication published) const {
+  PipelineEntry::Rest rest{.published = std::move(published)};
+  const std::shared_ptr<CheckpointFolder> folder = builder_.options().checkpoints->FindFolder(row.name);
+  if (folder == nullptr) return rest;
+  int64_t newest = -1;
+  for (const CheckpointInfo& info : folder->List()) {
+    if (info.id == rest.published.checkpoint) rest.published.step = info.step;
+    if (info.place.life != row.life || !info.place.automatic || info.place.sequence <= newest) continue;
+    newest = info.place.sequence;
+    rest.step = info.step;
+    rest.state_token = TrainingQueue::TokenOf(row.life, info.place.version);
+  }
+  return rest;
 }
 
 absl::StatusOr<PipelineRecipe> PipelineTable::RecipeOf(const JournalledPipeline& row) const {

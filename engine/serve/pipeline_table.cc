@@ -84,6 +84,12 @@ PipelineTable::JoinPointer PipelineTable::Begin(const RequestKey& key, const Cal
       standing->creation->callbacks.push_back(std::move(done));
       call.now.reset();
     } else if (standing.has_value()) {
+      if (standing->remember) {
+        const auto kept = std::make_shared<Joined<PipelineEntry>>();
+        kept->answer = standing->entry;
+        kept->answer->pipeline = nullptr;  // the log keeps nothing that an unload or a deletion waits for
+        log_.Record(key, context.payload_digest, kept, builder_.options().clock->NowNanos());
+      }
       call.now = std::move(standing->entry);
     }
     if (!standing.has_value() && call.now.has_value() && call.now->ok()) {

@@ -50,6 +50,13 @@ struct PipelineEntry {
   std::shared_ptr<const Planning> planning = {};  // CREATING only: how far it is
   // READY and DRAINING; FAILED, unless it could not be made again; DELETING while it still stands.
   std::shared_ptr<ServedPipeline> pipeline = {};
+  // UNLOADED only: what is known of it without its stages.
+  struct Rest {
+    int64_t step = 0;
+    std::string state_token = {};
+    Publication published = {};
+  };
+  Rest rest = {};
 };
 
 // Creates, finds and deletes pipelines.
@@ -190,6 +197,7 @@ class PipelineTable {
   struct Standing {
     JoinPointer creation;
     PipelineEntry entry;
+    bool remember = false;  // the entry is the answer of a retry, too
   };
   // Begins the work under the lock, refuses it, or finds something standing and returns any error.
   using Start = std::function<absl::Status(std::optional<Standing>* standing)>;
@@ -250,6 +258,7 @@ class PipelineTable {
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::map<std::string, Publication>> PublicationsByLife() const;
   // What a pipeline of the journal is made from again.
+  PipelineEntry::Rest RestOf(const JournalledPipeline& row, Publication published) const;
   absl::StatusOr<PipelineRecipe> RecipeOf(const JournalledPipeline& row) const;
 
   // What is known of the making of a pipeline, as long as it has an entry.

@@ -100,10 +100,10 @@ absl::Status PipelineTable::BeginUnload(UnloadJob& job, std::optional<Standing>*
   PipelineEntry& entry = found->second;
   if (entry.state == PipelineEntry::State::kUnloaded || entry.state == PipelineEntry::State::kUnloading) {
     const auto making = creating_.find(name);
-    *standing = Standing{making == creating_.end() ? nullptr : making->second, entry};
+    *standing = Standing{making == creating_.end() ? nullptr : making->second, entry, /*remember=*/true};
     return absl::AlreadyExistsError("it is unloaded");
   }
-  if (entry.life.empty()) return NeedsJournal(name);
+  if (entry.state == PipelineEntry::State::kReady && entry.life.empty()) return NeedsJournal(name);
   PENSTOCK_ASSIGN_OR_RETURN(PipelineEntry now, BeginChange(name));
   makings_[name].updating = false;  // its state keeps others away
   if (const absl::Status kept = CheckKept(*now.pipeline); !kept.ok()) return WithValue(kept, "pipeline", name);
@@ -137,19 +137,21 @@ void PipelineTable::UnloadNow(UnloadJob& job) {
     entry.spec.optimizer = std::move(optimizer);
     listed = std::exchange(entry.pipeline, nullptr);
   }
-  const int64_t step = listed->pipeline().step();
+  const ServedPipeline::Statistics last = listed->statistics();
+  const Publication published = listed->publication();
   listed = nullptr;
   job.pipeline = nullptr;
   absl::StatusOr<PipelineEntry> answer;
   {
     absl::MutexLock lock(&mu_);
     PipelineEntry& entry = entries_.at(name);
+    entry.rest = {.step = last.step, .state_token = last.state_token, .published = published};
     SetState(entry, PipelineEntry::State::kUnloaded);
     creating_.erase(name);
     answer = Guarded("the answer of an unload", [&]() -> absl::StatusOr<PipelineEntry> { return entry; });
   }
   Guarded("the log of an unload", [&] {
-    LogInfo("pipeline unloaded", {{"pipeline", name}, {"step", absl::StrCat(step)}});
+    LogInfo("pipeline unloaded", {{"pipeline", name}, {"step", absl::StrCat(last.step)}});
   }).IgnoreError();
   Answer(job.key, job.join, std::move(answer));
 }
@@ -214,7 +216,7 @@ absl::Status PipelineTable::BeginLoad(const std::string& name, const std::shared
       break;
     case PipelineEntry::State::kReady:
       PENSTOCK_RETURN_IF_ERROR(entry.pipeline->pipeline().health());
-      *standing = Standing{nullptr, Present(entry)};
+      *standing = Standing{nullptr, Present(entry), /*remember=*/true};
       return absl::AlreadyExistsError("it is loaded");
     case PipelineEntry::State::kCreating:
       if (making == creating_.end()) {

@@ -39,6 +39,25 @@ absl::Status NotReady(const std::string& name, const std::string& why) {
                        absl::StrCat("pipeline ", name, why), name);
 }
 
+const char* WhyNot(PipelineEntry::State state) {
+  switch (state) {
+    case PipelineEntry::State::kCreating:
+      return " is being created, or made again";
+    case PipelineEntry::State::kUnloading:
+    case PipelineEntry::State::kUnloaded:
+      return " is unloaded, or being unloaded: load it first";
+    case PipelineEntry::State::kReforming:
+      return " has lost a rank, and is made again when its group is complete";
+    case PipelineEntry::State::kFailed:
+      return " can't be used any more";
+    case PipelineEntry::State::kReady:
+    case PipelineEntry::State::kDraining:
+    case PipelineEntry::State::kDeleting:
+      break;
+  }
+  return " is being drained or deleted";
+}
+
 absl::Status OverRanks(const std::string& name) {
   return PipelineError(
       absl::StatusCode::kUnimplemented, "FEATURE_DISABLED",
@@ -99,7 +118,7 @@ absl::StatusOr<PipelineEntry> PipelineTable::BeginChange(const std::string& name
   if (found == entries_.end()) return PipelineNotFound(name);
   const PipelineEntry& entry = found->second;
   if (entry.state != PipelineEntry::State::kReady || entry.pipeline == nullptr) {
-    return NotReady(name, " does not serve");
+    return NotReady(name, WhyNot(entry.state));
   }
   PENSTOCK_RETURN_IF_ERROR(entry.pipeline->pipeline().health());
   Making& making = makings_[name];

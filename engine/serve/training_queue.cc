@@ -21,7 +21,9 @@ TrainingQueue::TrainingQueue(QueueBounds::Limits limits, Origin origin)
       version_(origin.version),
       at_boundary_(origin.at_boundary) {}
 
-std::string TrainingQueue::TokenOf(int64_t version) const { return absl::StrCat(token_prefix_, "-", version); }
+std::string TrainingQueue::TokenOf(const std::string& prefix, int64_t version) {
+  return absl::StrCat(prefix, "-", version);
+}
 
 TrainingState TrainingQueue::Foreseen(int64_t now) const {
   TrainingState state = state_;

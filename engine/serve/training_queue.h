@@ -96,7 +96,8 @@ class TrainingQueue {
   // The state's number, the sequence of the last call that changed it, and its token; and that of another number.
   int64_t version() const { return version_; }
   std::string token() const { return TokenOf(version_); }
-  std::string TokenOf(int64_t version) const;
+  std::string TokenOf(int64_t version) const { return TokenOf(token_prefix_, version); }
+  static std::string TokenOf(const std::string& prefix, int64_t version);
 
  private:
   TrainingState Foreseen(int64_t now) const;

@@ -53,7 +53,9 @@ def test_training_goes_on_bit_for_bit_as_in_one_that_was_never_unloaded(client: 
         losses = [one.train_step(*mlp_batch(step)).loss for one in (pipeline, kept)]
         assert losses[0] == losses[1], step
         if step in (2, 4):
-            assert pipeline.unload().state == pipeline_pb2.PIPELINE_STATE_UNLOADED
+            loaded, unloaded = pipeline.refresh(), pipeline.unload()
+            assert unloaded.state == pipeline_pb2.PIPELINE_STATE_UNLOADED
+            assert (unloaded.step, unloaded.state_token) == (step, loaded.state_token), "as it was saved"
             assert pipeline.load().step == step
             assert not differing(state_of(kept), state_of(pipeline))
     assert not differing(state_of(kept), state_of(pipeline))
@@ -120,6 +122,7 @@ def test_a_restart_does_not_load_it_and_a_retry_changes_nothing(start_daemon: St
         daemon.start()
         assert raw.call("UnloadPipeline", unload).state == pipeline_pb2.PIPELINE_STATE_UNLOADED
         again = client.pipeline(pipeline.name)
+        assert (again.message.step, again.message.published.step) == (1, 1) and again.message.state_token, "as it was saved"
         assert again.state == "UNLOADED" and again.message.spec.model == pipeline.message.spec.model
         not_ready(lambda: again.infer(PROBE), "is unloaded")
         load = pipeline_pb2.LoadPipelineRequest(name=pipeline.name, request_id=request_id())

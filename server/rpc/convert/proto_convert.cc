@@ -253,6 +253,14 @@ v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch) {
   message.set_etag(EtagOf(entry, epoch));
   if (!entry.error.ok()) *message.mutable_error() = ToRpcStatus(entry.error);
   if (entry.planning != nullptr) *message.mutable_progress() = ToProto(entry.planning->progress());
+  const auto publish = [&](const Publication& publication) {
+    if (publication.any()) *message.mutable_published() = ToProto(publication, entry.name);
+  };
+  if (entry.state == PipelineEntry::State::kUnloaded) {
+    message.set_step(entry.rest.step);
+    message.set_state_token(entry.rest.state_token);
+    publish(entry.rest.published);
+  }
   if (entry.pipeline == nullptr) return message;
   const ServedPipeline::Statistics statistics = entry.pipeline->statistics();
   message.set_step(statistics.step);
@@ -261,9 +269,7 @@ v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch) {
   *message.mutable_plan() = ToProto(pipeline.plan());
   *message.mutable_signature() = ToProto(pipeline.signature());
   message.set_parameters(pipeline.parameter_count());
-  if (const Publication publication = entry.pipeline->publication(); publication.any()) {
-    *message.mutable_published() = ToProto(publication, entry.name);
-  }
+  publish(entry.pipeline->publication());
   return message;
 }
 

@@ -84,6 +84,16 @@ TEST(Losses, NameATargetThatDoesNotFit) {
   EXPECT_EQ(field(*squared, Logits({3, 5}), at::zeros({3, 5}, at::kLong)), "target.type");
 }
 
+TEST(Losses, AreOfFloatingOutputs) {
+  for (const std::string name : {"cross_entropy", "binary_cross_entropy", "mean_squared_error"}) {
+    const at::Tensor target = name == "cross_entropy" ? at::zeros({2}, at::kLong) : at::zeros({2, 3});
+    const absl::Status status = RunTorch([&] { MakeNamedLoss(name)->Mean(at::ones({2, 3}, at::kInt), target, {}); });
+    EXPECT_EQ(ReasonOf(status), "TENSOR_SIGNATURE") << name;
+    EXPECT_EQ(ValuesOf(status)["field"], "output.type") << name << ": " << status;
+    EXPECT_EQ(ValuesOf(status)["value"], "Int") << name;
+  }
+}
+
 TEST(MeanSquaredError, TakesOutputsThatAutocastMadeNarrower) {
   const auto loss = MakeNamedLoss("mean_squared_error");
   const at::Tensor output = Logits({3, 4}).detach().to(at::kBFloat16).requires_grad_(true);

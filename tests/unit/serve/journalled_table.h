@@ -44,6 +44,7 @@ class JournalledTable : public ::testing::Test {
     PipelineTable::Options options;
     options.builder.factory.create = [this](const PipelineSpec&,
                                             Pipeline::Options engine) -> absl::StatusOr<std::unique_ptr<Pipeline>> {
+      if (before_create_) before_create_();
       auto pipeline = std::make_unique<FakePipeline>(control_);
       if (engine.metrics) engine.metrics(pipeline->plan());
       return pipeline;
@@ -104,6 +105,7 @@ class JournalledTable : public ::testing::Test {
   HandleStore handles_{{}, &clock_, &timers_};
   const std::shared_ptr<FakePipelineControl> control_ = std::make_shared<FakePipelineControl>();
   JournalSetup setup_;
+  std::function<void()> before_create_;  // of an engine; changed only while none is made
   std::function<std::unique_ptr<DaemonJournal>()> open_journal_ = [this] {
     return DaemonJournal::Open(setup_.folder, &clock_, {}).value();
   };

@@ -105,6 +105,38 @@ TEST_F(PipelineUnloadingTest, DeletionAndCreationWhileItIsUnloaded) {
   EXPECT_EQ(Now(), State::kReady);
 }
 
+TEST_F(PipelineUnloadingTest, ARetryOfWhatFoundItDoneChangesNothing) {
+  ASSERT_TRUE(Create("gpt").ok());
+  EXPECT_EQ(Load("two")->state, State::kReady);
+  ASSERT_TRUE(Unload().ok());
+  EXPECT_EQ(Load("two")->state, State::kUnloaded);
+  EXPECT_EQ(Now(), State::kUnloaded);
+  EXPECT_EQ(Unload("one")->state, State::kUnloaded);
+  const std::weak_ptr<ServedPipeline> loaded = Load()->pipeline;
+  EXPECT_EQ(Unload("one")->state, State::kReady);
+  EXPECT_EQ(Now(), State::kReady);
+  EXPECT_EQ(Load("three")->state, State::kReady);
+  ASSERT_TRUE(Unload().ok());
+  EXPECT_TRUE(loaded.expired()) << "what is remembered keeps nothing";
+}
+
+TEST_F(PipelineUnloadingTest, OneThatIsBeingCreatedIsNotReady) {
+  absl::Notification begun;
+  absl::Notification go_on;
+  before_create_ = [&] {
+    begun.Notify();
+    go_on.WaitForNotification();
+  };
+  Thread creation("creation", [&] { EXPECT_TRUE(Create("gpt").ok()); });
+  begun.WaitForNotification();
+  const absl::Status refused = Unload().status();
+  EXPECT_EQ(ReasonOf(refused), "PIPELINE_NOT_READY") << refused;
+  EXPECT_NE(std::string(refused.message()).find("is being created"), std::string::npos) << refused;
+  go_on.Notify();
+  creation.Join();
+  before_create_ = nullptr;
+}
+
 TEST_F(PipelineUnloadingTest, ADrainRefusesBoth) {
   ASSERT_TRUE(Create("gpt").ok());
   table_->Drain([] {});
