@@ -95,6 +95,32 @@ def test_the_bundle_carries_wheels_programs_and_checks(machine: Machine) -> None
     assert {path.name for path in (machine.bundle / "checks").iterdir()} == {"daemon.py", "run.py", "torch_peers.py"}
 
 
+def test_only_a_bundle_is_replaced_and_only_by_a_whole_one(machine: Machine) -> None:
+    (machine.bundle / "mark").touch()
+    (machine.folder / "packages/large-1-py3-none-any.whl").write_bytes(bytes(61 << 20))
+    assert machine.make().returncode == 1
+    assert (machine.bundle / "mark").exists(), "what was there stays when nothing takes its place"
+    (machine.folder / "packages/large-1-py3-none-any.whl").unlink()
+    assert machine.make().returncode == 0
+    assert not (machine.bundle / "mark").exists()
+    (machine.bundle / "bundle.json").unlink()
+    made = machine.make()
+    assert made.returncode == 1 and f"{machine.bundle} is there and is no bundle" in made.stderr
+    assert (machine.bundle / "wheels").exists() and not list(machine.folder.glob(".bundle.*"))
+
+
+def test_an_option_without_its_value_is_told(machine: Machine) -> None:
+    made = machine.make("--build")
+    assert (made.returncode, made.stderr) == (2, "bundle: --build needs a value\n")
+
+
+def test_the_programs_name_no_folder_of_the_build(machine: Machine, tmp_path: pathlib.Path) -> None:
+    with tarfile.open(machine.bundle / "programs.tar.xz") as archive:
+        archive.extract("bin/gpu_tests", tmp_path)
+    header = subprocess.run(["readelf", "--dynamic", str(tmp_path / "bin/gpu_tests")], capture_output=True, text=True, check=True).stdout
+    assert "runpath: [$ORIGIN/../lib]" in header
+
+
 def test_a_wheel_without_the_cuda_module_is_refused(machine: Machine) -> None:
     wheel(machine.folder / "packed", "penstock_server", {"penstock_server/__init__.py": ""})
     made = machine.make()

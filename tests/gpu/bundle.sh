@@ -18,15 +18,21 @@ build="$root/build/release" version=3.12 out="" packed="" packages=""
 while (($#)); do
   case "$1" in
     -h | --help) usage; exit 0 ;;
-    --build) build="$(cd "${2:?$(usage)}" && pwd)"; shift 2 ;;
-    --python) version="${2:?$(usage)}"; shift 2 ;;
-    --packed) packed="$(cd "${2:?$(usage)}" && pwd)"; shift 2 ;;
-    --packages) packages="$(cd "${2:?$(usage)}" && pwd)"; shift 2 ;;
+    --build | --python | --packed | --packages)
+      [[ -n ${2:-} ]] || { echo "bundle: $1 needs a value" >&2; exit 2; } ;;&
+    --build) build="$(realpath -m "$2")"; shift 2 ;;
+    --python) version="$2"; shift 2 ;;
+    --packed) packed="$(realpath -m "$2")"; shift 2 ;;
+    --packages) packages="$(realpath -m "$2")"; shift 2 ;;
     -*) usage >&2; exit 2 ;;
-    *) out="$1"; shift ;;
+    *) out="$(realpath -m "$1")"; shift ;;
   esac
 done
 [[ -n $out ]] || { usage >&2; exit 2; }
+if [[ -e $out && ! -e $out/bundle.json ]] && ! rmdir "$out" 2>/dev/null; then
+  echo "bundle: $out is there and is no bundle" >&2
+  exit 1
+fi
 
 needed=(tests/gpu/gpu_tests tests/gpu/gpu_bench)
 [[ -n $packed ]] || needed+=(server/penstockd client/cli/penstock engine/device/libpenstock_cuda.so)
@@ -35,9 +41,11 @@ for file in "${needed[@]}"; do
 done
 
 work="$(mktemp -d)"
-trap 'rm -rf "$work"' EXIT
-rm -rf "$out"
-mkdir -p "$out/wheels" "$work"/{bin,lib}
+mkdir -p "$(dirname "$out")"
+new="$(mktemp -d "$(dirname "$out")/.bundle.XXXXXX")"
+trap 'rm -rf "$work" "$new"' EXIT
+chmod 755 "$new"
+mkdir -p "$new/wheels" "$work"/{bin,lib}
 if [[ -z $packed ]]; then
   packed="$work/packed"
   SOURCE_DATE_EPOCH="$("$root/deploy/source_date.sh")"
@@ -45,14 +53,14 @@ if [[ -z $packed ]]; then
   python3 -B "$root/deploy/package/pack.py" --build "$build" --out "$packed" --shared >"$work/log" 2>&1 ||
     { cat "$work/log" >&2; exit 1; }
 fi
-cp "$packed"/penstock-*.whl "$packed"/penstock_server-*.whl "$out/wheels/"
-python3 -m zipfile --list "$out"/wheels/penstock_server-*.whl >"$work/inside"
+cp "$packed"/penstock-*.whl "$packed"/penstock_server-*.whl "$new/wheels/"
+python3 -m zipfile --list "$new"/wheels/penstock_server-*.whl >"$work/inside"
 grep -q libpenstock_cuda.so "$work/inside" ||
   { echo "bundle: the wheel has no CUDA module" >&2; exit 1; }
 if [[ -n $packages ]]; then
-  cp "$packages"/*.whl "$out/wheels/"
+  cp "$packages"/*.whl "$new/wheels/"
 else
-  "$root/build/deps/test-venv/bin/python" -m pip download --quiet --disable-pip-version-check --dest "$out/wheels" --no-deps \
+  "$root/build/deps/test-venv/bin/python" -m pip download --quiet --disable-pip-version-check --dest "$new/wheels" --no-deps \
     --only-binary=:all: --implementation cp --python-version "$version" \
     --constraint "$root/tests/requirements.txt" numpy grpcio protobuf google-crc32c googleapis-common-protos
 fi
@@ -65,8 +73,9 @@ ldd "${programs[@]}" | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u
   [[ $name =~ $base ]] || cp -L "$path" "$work/lib/$name"
 done
 find "$work/bin" "$work/lib" -type f -exec strip --strip-unneeded {} +
+patchelf --set-rpath "\$ORIGIN/../lib" "$work"/bin/*  # not the folders of the build
 # By Python, as the machine there reads it: a bare Debian has no xz.
-python3 - "$work" "$out/programs.tar.xz" <<'PACK'
+python3 - "$work" "$new/programs.tar.xz" <<'PACK'
 import sys, tarfile
 folder, out = sys.argv[1:]
 with tarfile.open(out, "w:xz") as archive:
@@ -74,10 +83,12 @@ with tarfile.open(out, "w:xz") as archive:
         archive.add(f"{folder}/{name}", arcname=name)
 PACK
 
-cp -r "$root/tests/gpu/checks" "$root/tests/gpu/run.sh" "$out/"
-find "$out/checks" -name __pycache__ -prune -exec rm -r {} +
-echo "{\"python\": \"$version\"}" >"$out/bundle.json"
+cp -r "$root/tests/gpu/checks" "$root/tests/gpu/run.sh" "$new/"
+find "$new/checks" -name __pycache__ -prune -exec rm -r {} +
+echo "{\"python\": \"$version\"}" >"$new/bundle.json"
 
-bytes="$(du -sb "$out" | cut -f1)"
-echo "bundle: $((bytes / 1000000)) MB in $out"
+bytes="$(du -sb "$new" | cut -f1)"
 ((bytes <= 60 << 20)) || { echo "bundle: larger than 60 MiB" >&2; exit 1; }
+rm -rf "$out"
+mv "$new" "$out"
+echo "bundle: $((bytes / 1000000)) MB in $out"
