@@ -16,12 +16,19 @@ class Problem(Exception):
     """Why there is no image or package; the message is the whole report."""
 
 
-# Programs are asked in one language, as their answers are read: readelf translates what it finds.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "LANGUAGE"} | {"LC_ALL": "C"}
+# Programs are asked in one language, as their answers are read: readelf translates what it finds. ldconfig is in /usr/sbin,
+# which is not on the PATH of Debian's ordinary users.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "LANGUAGE"} | {
+    "LC_ALL": "C",
+    "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin",
+}
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, encoding="utf-8")
+    try:
+        done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, encoding="utf-8")
+    except FileNotFoundError:
+        raise Problem(f"{command[0]} is not installed") from None
     if done.returncode:
         raise Problem(f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout

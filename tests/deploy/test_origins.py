@@ -24,6 +24,19 @@ def test_programs_answer_in_one_language() -> None:
     assert told.stdout.strip() == "C,"
 
 
+def test_programs_of_the_system_are_found_by_an_ordinary_user() -> None:
+    """Debian gives nobody but root a PATH with ldconfig."""
+    script = "import origins; print(origins.library_in_cache('libc.so.6'))"
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "deploy/image")}
+    told = subprocess.run([sys.executable, "-B", "-c", script], env=environment, capture_output=True, text=True)
+    assert told.stdout.strip().endswith("libc.so.6"), told.stderr
+
+
+def test_a_missing_program_is_named() -> None:
+    with pytest.raises(origins.Problem, match="^program-of-nobody is not installed$"):
+        origins.run("program-of-nobody")
+
+
 def test_a_file_of_nobody_is_not_ours(tmp_path: pathlib.Path) -> None:
     mine, other = tmp_path / "build/mine.so", tmp_path / "other.so"
     mine.parent.mkdir()
