@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -69,12 +70,24 @@ class Machine:
                 entry.size, entry.mode = len(content), stat.S_IRWXU
                 archive.addfile(entry, io.BytesIO(content))
 
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        command = [str(self.bundle / "run.sh"), str(self.bundle), f"--out={self.report}", *words]
+        path = {"PATH": f"{self.path}:/usr/bin:/bin", "PYTHONPATH": str(self.folder / "torch"), "TMPDIR": str(self.folder)}
+        environment = {**os.environ, **path}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder)
+
+    def told(self, *words: str) -> tuple[int, str]:
+        process = self.start(*words)
+        printed, complaint = process.communicate(timeout=60)
+        print(printed, complaint)
+        return process.returncode, complaint
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        return {one["check"]: one for one in json.loads((self.report / "report.json").read_text())}
+
     def run(self, *only: str, minutes: float = 1.0) -> tuple[int, dict[str, dict[str, Any]]]:
-        command = [str(self.bundle / "run.sh"), str(self.bundle), f"--minutes={minutes}", f"--out={self.report}", "--only", *only]
-        environment = {**os.environ, "PATH": f"{self.path}:/usr/bin:/bin", "PYTHONPATH": str(self.folder / "torch")}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-        print(done.stdout, done.stderr)
-        return done.returncode, {one["check"]: one for one in json.loads((self.report / "report.json").read_text())}
+        code, _ = self.told(f"--minutes={minutes}", "--only", *only)
+        return code, self.results()
 
 
 @pytest.fixture
@@ -190,6 +203,60 @@ def test_the_shares_fit_for_any_number_of_gpus(machine: Machine) -> None:
     checks = run.checks(machine.bundle, machine.folder)
     assert sum(check.share for check in checks if check.gpus < 2) <= 540
     assert sum(check.share for check in checks) * 0.75 <= 540
+
+
+def runs(process: str) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_the_check_and_leaves_the_report(machine: Machine, number: int, code: int) -> None:
+    machine.gpus(1)
+    machine.programs(bench=f"sleep 60 & echo $! >{machine.folder}/new; mv {machine.folder}/new {machine.folder}/pid; wait")
+    process = machine.start("--only", "tests", "gpt-350m", "engine-time")
+    try:
+        end = time.monotonic() + 30
+        while not (machine.folder / "pid").exists():
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        printed, complaint = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, complaint) == (code, f"run: stopped by {signal.Signals(number).name}\n"), printed
+    assert [one["outcome"] for one in machine.results().values()] == ["passed"]
+    while runs((machine.folder / "pid").read_text().strip()):
+        assert time.monotonic() < end, "the check's processes are killed, too"
+        time.sleep(0.01)
+    assert not list(machine.folder.glob("penstock-gpu-*"))
+
+
+@pytest.mark.parametrize("words", [("--only", "nosuch"), ("--only",), *(("--minutes", text) for text in ("0", "-1", "nan", "inf"))])
+def test_wrong_arguments_are_refused(machine: Machine, words: tuple[str, ...]) -> None:
+    code, complaint = machine.told(*words)
+    assert code == 2 and not machine.report.exists()
+    assert words[-1] in complaint
+    if words[-1] == "nosuch":
+        assert "gpt-350m" in complaint
+
+
+def test_a_bundle_that_is_not_whole_is_told(machine: Machine) -> None:
+    def refused(why: str) -> None:
+        code, complaint = machine.told("--only", "gpu")
+        assert code == 1 and complaint.startswith("run: ") and why in complaint and complaint.count("\n") == 1, complaint
+
+    programs = (machine.bundle / "programs.tar.xz").read_bytes()
+    (machine.bundle / "programs.tar.xz").write_bytes(programs[: len(programs) // 2])
+    refused(f"{machine.bundle} can't be unpacked: ")
+    (machine.bundle / "programs.tar.xz").write_bytes(programs)
+    (machine.bundle / "bundle.json").unlink()
+    refused("bundle.json")
+    machine.report.rmdir()
+    machine.report.touch()
+    refused(str(machine.report))
 
 
 def test_packages_of_another_python_are_told(machine: Machine) -> None:

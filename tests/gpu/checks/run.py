@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.util
 import json
+import lzma
+import math
 import os
 import pathlib
 import re
@@ -17,6 +20,8 @@ import tarfile
 import tempfile
 import time
 import zipfile
+import zlib
+from types import FrameType
 from typing import Any
 
 KEPT = 4 << 20  # bytes of a log
@@ -26,6 +31,21 @@ SLOW = ["*FullDevice*", "*ThatIsFull*", "*Resnet*", "*Unet*", "*OnTheHost*", "*E
 # These compare the host's time with the GPU's, need LibTorch's cache of memory, or end their process's use of the GPU.
 OTHERWISE = ["LaneGpuTest.*", "*TimedEvents*", "*RecordStream*", "*ShiftedView*", "*CountsMemory*", "*ChoosesItsOwnCut*",
              "*FaultBehindTheHost*"]  # fmt: skip
+# That end the run: an interruption, a request, a terminal that is gone.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NOT_WHOLE = (OSError, EOFError, KeyError, ValueError, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
+
+
+class Problem(Exception):
+    """Why nothing more can be checked; the message is the whole report."""
+
+
+class Stopped(BaseException):
+    """One of SIGNALS came."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 @dataclasses.dataclass
@@ -70,8 +90,17 @@ def torch_folder() -> pathlib.Path | None:
     return pathlib.Path(found.submodule_search_locations[0]) if found and found.submodule_search_locations else None
 
 
-def unpack(bundle: pathlib.Path, folder: pathlib.Path) -> None:
-    """The wheels as pip would place them, and beside them the tests' programs."""
+def unpack(bundle: pathlib.Path, folder: pathlib.Path) -> str:
+    """The wheels as pip would place them, and beside them the tests' programs. Returns the version of Python that they are
+    for."""
+    try:
+        _unpack(bundle, folder)
+        return str(json.loads((bundle / "bundle.json").read_text())["python"])
+    except NOT_WHOLE as problem:
+        raise Problem(f"{bundle} can't be unpacked: {problem}") from None
+
+
+def _unpack(bundle: pathlib.Path, folder: pathlib.Path) -> None:
     for wheel in sorted((bundle / "wheels").glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder / "site")
@@ -103,16 +132,32 @@ def gpus_here() -> int:
     return max(told, len(list(pathlib.Path("/dev").glob("nvidia[0-9]*"))))
 
 
+def unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(10)  # a driver that hangs keeps it
+
+
 def run(check: Check, environment: dict[str, str], log: pathlib.Path, limit: float, gpus: int) -> tuple[str, str]:
     """The outcome, and why where it is not `passed`."""
     with open(log, "wb") as out:
-        child = subprocess.Popen(check.command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        # No signal comes between the start of the child and the place that ends it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        child = subprocess.Popen(
+            check.command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True, preexec_fn=unblock
+        )
         try:
+            unblock()
             code = child.wait(limit)
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
             return "failed", f"not done after {limit:.0f} s"
+        finally:
+            if child.returncode is None:
+                kill(child)
     text = log.read_bytes()
     if len(text) > KEPT:
         log.write_bytes(text[: KEPT // 2] + b"\n...\n" + text[-KEPT // 2 :])
@@ -159,14 +204,15 @@ def environment_of(check: Check, unpacked: pathlib.Path, torch: pathlib.Path) ->
     return environment
 
 
-def run_all(options: argparse.Namespace, torch: pathlib.Path, unpacked: pathlib.Path) -> list[dict[str, Any]]:
+def run_all(
+    options: argparse.Namespace, torch: pathlib.Path, unpacked: pathlib.Path, version: str, results: list[dict[str, Any]]
+) -> None:
+    """Adds to `results` as checks are done."""
     end = time.monotonic() + 60 * options.minutes
-    version = json.loads((options.bundle / "bundle.json").read_text())["python"]
     gpus = gpus_here()
     wanted = [check for check in checks(options.bundle, unpacked) if not options.only or check.name in options.only]
     left_out = {check.name: told for check in wanted if (told := why_left_out(check, gpus, version))}
     waiting = sum(check.share for check in wanted if check.name not in left_out)
-    results = []
     for check in wanted:
         log = options.out / f"{check.name}.log"
         log.unlink(missing_ok=True)
@@ -183,31 +229,65 @@ def run_all(options: argparse.Namespace, torch: pathlib.Path, unpacked: pathlib.
         result = {"check": check.name, "outcome": outcome, "why": why, "seconds": took, "limit": round(limit, 1)}
         results.append({**result, "figures": figures_of(log)})
         print(f"{check.name:<16} {outcome:<8} {took:6.1f} s  {why}", flush=True)
-    return results
+
+
+def minutes(text: str) -> float:
+    if not 0 < (value := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
+    return value
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    for one in SIGNALS:
+        signal.signal(one, signal.SIG_IGN)
+    raise Stopped(number)
+
+
+def write_report(folder: pathlib.Path, results: list[dict[str, Any]]) -> None:
+    (folder / "report.json").write_text(json.dumps(results, indent=1) + "\n")
+    with open(folder / "report.txt", "w") as report:
+        for result in results:
+            log = folder / f"{result['check']}.log"
+            tail = log.read_text(errors="replace")[-6000:] if log.exists() else ""
+            report.write(f"== {result['check']}: {result['outcome']} {result['why']}\n{tail}\n")
+
+
+def check_all(options: argparse.Namespace, torch: pathlib.Path) -> int:
+    results: list[dict[str, Any]] = []
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
+            version = unpack(options.bundle, pathlib.Path(folder))
+            run_all(options, torch, pathlib.Path(folder), version, results)
+    except Stopped as stopped:
+        print(f"run: stopped by {signal.Signals(stopped.number).name}", file=sys.stderr)
+        return 128 + stopped.number
+    finally:
+        if results:
+            write_report(options.out, results)
+    return 1 if any(result["outcome"] == "failed" for result in results) else 0
 
 
 def main() -> int:
+    names = [check.name for check in checks(pathlib.Path(), pathlib.Path())]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bundle", type=pathlib.Path, required=True)
-    parser.add_argument("--minutes", type=float, default=9)
+    parser.add_argument("--minutes", type=minutes, default=9)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-report"))
-    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--only", nargs="+", choices=names, default=[], metavar="CHECK")
     options = parser.parse_args()
     torch = torch_folder()
     if torch is None:
         print("run: python3 has no torch, whose libraries the programs need", file=sys.stderr)
         return 1
-    options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
-        unpack(options.bundle, pathlib.Path(folder))
-        results = run_all(options, torch, pathlib.Path(folder))
-    (options.out / "report.json").write_text(json.dumps(results, indent=1) + "\n")
-    with open(options.out / "report.txt", "w") as report:
-        for result in results:
-            log = options.out / f"{result['check']}.log"
-            tail = log.read_text(errors="replace")[-6000:] if log.exists() else ""
-            report.write(f"== {result['check']}: {result['outcome']} {result['why']}\n{tail}\n")
-    return 1 if any(result["outcome"] == "failed" for result in results) else 0
+    for number in SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
+            signal.signal(number, stop)
+    try:
+        return check_all(options, torch)
+    except (Problem, OSError) as problem:
+        print(f"run: {problem}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":
