@@ -28,11 +28,10 @@ import sys
 import tempfile
 
 from bill import Bill, Package
-from origins import ROOT, Origins, Problem, epoch, library_in_cache, needed_by, run
+from origins import COMMON_LICENCES, ROOT, Origins, Problem, common_licences, epoch, library_in_cache, needed_by, run
 from wheel import CUDA_MODULE, Wheel
 
 USER = 65532
-COMMON_LICENCES = "/usr/share/common-licenses"
 HOME = "home/penstock"
 # LibTorch's CPU part names these two; everything else of CUDA belongs to the target daemon.
 SMALL_CUDA = {"libcudart.so.13", "libcupti.so.13"}
@@ -166,17 +165,14 @@ class Image:
         packages = {"penstock"}
         for source in self.sources.values():
             packages |= {name for name, _ in (self.package_of(source), *self.linked_into(source))}
-        named: set[str] = set()
+        texts = []
         for package in sorted(packages):
             for licence in self.wheel.licences_of(package) or self.origins.licences_of(package, self.site):
                 name = "LICENSE" if package == "penstock" else licence.name
                 self.copy(licence, f"usr/share/doc/{package}/{name}", 0o644)
-                named |= set(re.findall(rf"{COMMON_LICENCES}/([\w.-]*\w)", licence.read_text("utf-8", "replace")))
-        if named and not pathlib.Path(COMMON_LICENCES).is_dir():
-            raise Problem(f"{COMMON_LICENCES}, which licences name, is missing: it is of Debian's base-files")
-        for name in sorted(named):  # some that they name never were there
-            if (text := pathlib.Path(COMMON_LICENCES) / name).is_file():
-                self.copy(text, f"{COMMON_LICENCES[1:]}/{name}", 0o644)
+                texts.append(licence.read_text("utf-8", "replace"))
+        for path in common_licences(texts):
+            self.copy(path, f"{COMMON_LICENCES[1:]}/{path.name}", 0o644)
 
     def write_bill(self, epoch: int) -> None:
         bill = Bill(f"penstock-{self.target}-{self.wheel.version}", ("penstock", self.wheel.version), "deploy/image/assemble.py")

@@ -7,9 +7,10 @@ import os
 import pathlib
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMMON_LICENCES = "/usr/share/common-licenses"
 
 
 class Problem(Exception):
@@ -79,6 +80,15 @@ def _cache() -> dict[str, str]:
     return dict(reversed(listed))
 
 
+def common_licences(texts: Iterable[str]) -> list[pathlib.Path]:
+    """Those of Debian's that licences name: what is packed need not stand on a Debian, where they would be."""
+    named = {name for text in texts for name in re.findall(rf"{COMMON_LICENCES}/([\w.-]*\w)", text)}
+    if named and not pathlib.Path(COMMON_LICENCES).is_dir():
+        raise Problem(f"{COMMON_LICENCES}, which licences name, is missing: it is of Debian's base-files")
+    # Of a name without a version all versions: LGPL is a link to the newest, and libnuma's 2.1. Some never were there.
+    return sorted({path for name in named for path in pathlib.Path(COMMON_LICENCES).glob(f"{name}*")})
+
+
 class Origins:
     """The packages of a set of files.
 
@@ -109,7 +119,7 @@ class Origins:
                     return name, version
         if source.is_relative_to("/usr/share/doc"):
             return source.parts[4], _debian_version(source.parts[4])
-        if source.is_relative_to("/usr/share/common-licenses"):
+        if source.is_relative_to(COMMON_LICENCES):
             return "base-files", _debian_version("base-files")
         package = self._debian_packages().get(str(source)) or self._debian_packages().get("/usr" + str(source))
         if package:

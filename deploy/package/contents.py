@@ -28,7 +28,10 @@ class Contents:
         self._origins = Origins(self._files, project_version(), build)
 
     def package_of(self, name: str) -> Package:
-        return self._origins.package_of(self._sources[name])
+        return self.package_of_file(self._sources[name])
+
+    def package_of_file(self, path: pathlib.Path) -> Package:
+        return self._origins.package_of(path)
 
     def linked_into(self, name: str) -> list[Package]:
         return sorted({self._origins.package_of(path) for path in self._inside.get(name, [])})

@@ -32,7 +32,7 @@ from manual import of_both
 from programs import Programs
 
 from bill import Bill, Package  # of deploy/image, which programs.py has put on the path
-from origins import ROOT, Problem, epoch, project_version
+from origins import ROOT, Problem, common_licences, epoch, project_version
 
 CLIENT = ROOT / "client" / "python"
 LAUNCHERS = ROOT / "deploy" / "package" / "penstock_server"
@@ -119,6 +119,9 @@ class Server:
             for path in paths:
                 self.licences[f"{package[0]}/{path.name}"] = Entry(path.read_bytes())
                 self._texts_of[f"{package[0]}/{path.name}"] = package
+        for path in common_licences(entry.contents.decode("utf-8", "replace") for entry in self.licences.values()):
+            self.licences[f"common-licenses/{path.name}"] = Entry(path.read_bytes())
+            self._texts_of[f"common-licenses/{path.name}"] = contents.package_of_file(path)
 
     def bill(self, name: str, files: Mapping[str, Entry], licences: str, seconds: int) -> Entry:
         """Of files among which the licences stand in the folder `licences`."""

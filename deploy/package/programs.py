@@ -16,6 +16,7 @@ from origins import Problem, libraries_of, library_in_cache, needed_by, run  # n
 PROGRAMS = {"penstockd": "server/penstockd", "penstock": "client/cli/penstock"}
 # Compiled in from headers, so that no link names them.
 HEADERS_OF = ("/usr/include/CLI/CLI.hpp", "/usr/include/nlohmann/json.hpp")
+HEADERS_OF_DAEMON = ("/usr/include/prometheus/metric_family.h",)
 CUDA_MODULE = "engine/device/libpenstock_cuda.so"
 # What cmake/Portable.cmake links from archives, at least; libabsl_* besides.
 LINKED = {"libgrpc++.a", "libgrpc.a", "libprotobuf.a", "libssl.a", "libcrypto.a", "libsqlite3.a", "libabsl_base.a"}
@@ -129,8 +130,10 @@ def check_linked(build: pathlib.Path, target: str) -> None:
 
 def inside_of(build: pathlib.Path, target: str) -> list[pathlib.Path]:
     """What a program holds of others."""
-    headers = [pathlib.Path(header) for header in HEADERS_OF]
-    return [*archives_of(build, target), *headers, *(headers_of_torch(build) if target == PROGRAMS["penstockd"] else [])]
+    inside = [*archives_of(build, target), *map(pathlib.Path, HEADERS_OF)]
+    if target == PROGRAMS["penstockd"]:
+        inside += [*map(pathlib.Path, HEADERS_OF_DAEMON), *headers_of_torch(build)]
+    return inside
 
 
 def builds_cuda(build: pathlib.Path) -> bool:

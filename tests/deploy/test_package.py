@@ -280,12 +280,17 @@ def test_the_record_and_the_bill_name_every_file(server_wheel: pathlib.Path) -> 
     assert listed == {name: hashlib.sha256(contents[name]).hexdigest() for name in contents.keys() - itself}
     spdx.check(bill, {name: text for name, text in contents.items() if name not in itself})
     names = {package["name"] for package in bill["packages"]}
-    assert {"penstock", "libucx0", "libcli11-dev", "nlohmann-json3-dev", "torch", "nvidia_cuda_runtime", "nvidia_cuda_crt"} <= names
+    assert {"penstock", "libucx0", "libcli11-dev", "nlohmann-json3-dev", "prometheus-cpp-dev", "torch", "nvidia_cuda_runtime", "nvidia_cuda_crt"} <= names
     assert "penstock_server/lib/libpenstock_cuda.so" in contents
     if os.environ.get("PENSTOCK_PACKAGES"):
         assert {"libgrpc-dev", "libprotobuf-dev", "libabsl-dev", "libssl-dev", "libsqlite3-dev"} <= names
-    licences = {name.split("/")[2] for name in contents if name.startswith(f"{SERVER}.dist-info/licenses/")}
-    assert licences == {"LICENSE", *names} - {"penstock"}
+    prefix = f"{SERVER}.dist-info/licenses/"
+    texts = {name.removeprefix(prefix): text for name, text in contents.items() if name.startswith(prefix)}
+    assert {name.partition("/")[0] for name in texts} == {"LICENSE", "common-licenses", *names} - {"penstock", "base-files"}
+    named = {name.decode() for name in re.findall(rb"/usr/share/common-licenses/([\w.-]*\w)", b"".join(texts.values()))}
+    assert "common-licenses/LGPL-2.1" in texts, "libnuma is under it, and names LGPL"
+    there = {name for name in named if pathlib.Path("/usr/share/common-licenses", name).exists()}
+    assert {name for name in there if f"common-licenses/{name}" not in texts} == set()
     assert b"/build/deps/" not in contents["penstock_server/bin/penstockd"], "the folders of the build machine are out"
 
 

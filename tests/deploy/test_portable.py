@@ -70,12 +70,12 @@ def test_what_is_linked_in_is_told(build: pathlib.Path) -> None:
     """From the build's graph, which names it also before anything is built."""
     server = contents_of(build, {"bin/penstockd": PROGRAMS["penstockd"]})
     linked = server.linked_into("bin/penstockd")
-    assert {*LINKED, "torch", "libcli11-dev", "nlohmann-json3-dev", "zlib1g-dev"} <= {name for name, _ in linked}
+    assert {*LINKED, "torch", "libcli11-dev", "nlohmann-json3-dev", "prometheus-cpp-dev", "zlib1g-dev"} <= {name for name, _ in linked}
     assert {name for name, _ in linked} == {name for name, _ in server.licences()}
     assert {path.name for path in server.licences()[("torch", "2.11.0")]} == {"LICENSE", "NOTICE"}
     tool = contents_of(build, {"bin/penstock": PROGRAMS["penstock"]})
     names = {name for name, _ in tool.linked_into("bin/penstock")}
-    assert LINKED <= names and "torch" not in names
+    assert LINKED <= names and not {"torch", "prometheus-cpp-dev"} & names
 
 
 def contents_of(build: pathlib.Path, programs: dict[str, str]) -> Contents:
