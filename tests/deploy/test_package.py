@@ -163,7 +163,8 @@ def test_what_is_missing_is_named(unpacked: pathlib.Path, tmp_path: pathlib.Path
     lib.mkdir(parents=True)
     (lib.parent / "__init__.py").write_text("raise ImportError('nobody is to import it')\n")
     assert "has none: " in complaint(), "a folder without LibTorch is no torch"
-    (lib / "libtorch_cpu.so").touch()
+    for name in ("libtorch_cpu.so", "libc10.so"):
+        (lib / name).write_text("all of it")
     (lib.parent / "version.py").write_text("__version__ = '2.110.0'\n")
     assert f"it needs torch 2.11, and {tmp_path}/torch is torch 2.110.0: " in complaint()
     # A number of CUDA that no machine has.
@@ -201,18 +202,14 @@ def test_doctor_says_what_the_launcher_knows(unpacked: pathlib.Path, tmp_path: p
     beside = tmp_path / "with a space"
     shutil.copytree(unpacked, beside, symlinks=True)
     launched = [sys.executable, "-B", beside / "bin/penstock"]
-    pip = f"{sys.executable} -m pip install 'torch==2.11.*'"
+    pip = f"{sys.executable} -m pip install "
 
     none = finding(launched, {}, tmp_path)
-    assert none == {
-        "name": "penstockd",
-        "level": "fail",
-        "detail": f"{beside}/penstock_server/bin/penstockd: it needs torch 2.11, and {sys.prefix} has none",
-        "fix": pip,
-    }
+    assert none["detail"] == f"{beside}/penstock_server/bin/penstockd: it needs torch 2.11, and {sys.prefix} has none"
+    assert none["level"] == "fail" and none["fix"].startswith(pip) and "torch==2.11." in none["fix"], none
     torch = fake_torch(beside, "2.10.0")
     other = finding(launched, {"PYTHONPATH": str(beside)}, tmp_path)
-    assert (other["level"], other["fix"]) == ("fail", pip), other
+    assert (other["level"], other["fix"]) == ("fail", none["fix"]), other
     assert other["detail"].endswith(f"it needs torch 2.11, and {torch} is torch 2.10.0")
 
     # And where no launcher looked.
