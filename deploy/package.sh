@@ -25,7 +25,7 @@ while (($#)); do
       out="$2"
       [[ $out == /* ]] || out="$here/$out"
       shift 2 ;;
-    -h | --help) sed -n '2,/^set -euo/{/^set/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,/^set -euo/{/^set/d;s/^# \{0,1\}//p}' deploy/package.sh; exit 0 ;;
     *) echo "package: unknown option '$1'" >&2; exit 2 ;;
   esac
 done

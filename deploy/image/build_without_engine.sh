@@ -23,6 +23,7 @@ here="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 target="${1:-}" out="" files="" packages="" cache="" work="build/image-work" options=()
 case "$target" in
+  -h | --help) sed -n '2,/^set -euo/{/^set/d;s/^# \{0,1\}//p}' deploy/image/build_without_engine.sh; exit 0 ;;
   daemon-cpu | cli) stage=files ;;
   daemon) stage=files-cuda ;;
   *) fail 2 "TARGET must be daemon-cpu, daemon or cli, got '$target'" ;;

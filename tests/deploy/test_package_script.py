@@ -83,3 +83,12 @@ def test_there_are_no_packages_of_1970(sources: pathlib.Path, tmp_path: pathlib.
     done = package(sources, "--out", str(tmp_path / "out"), SOURCE_DATE_EPOCH="")
     assert done.returncode == 1 and "set SOURCE_DATE_EPOCH" in done.stderr and not (tmp_path / "out").exists()
     assert os.listdir(sources / "deploy") and not (sources / "build.told").exists()
+
+
+@pytest.mark.parametrize("script", ["package.sh", "image/build_without_engine.sh"])
+def test_help_is_told_wherever_it_is_asked_for(script: str) -> None:
+    path = ROOT / "deploy" / script
+    for words in ((f"./{path.name}", "--help"), (f"./{path.name}", "-h")):
+        done = subprocess.run(words, cwd=path.parent, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert f"Usage: deploy/{script}" in done.stdout and "set -e" not in done.stdout
