@@ -29,7 +29,7 @@ from bill import Bill  # of deploy/image, which programs.py has put on the path
 from origins import ROOT, Problem, epoch, project_version, run
 
 OURS = """\
-Copyright {year} the authors of Penstock
+Copyright the authors of Penstock
 
 Licensed under the Apache License, version 2.0; on Debian's systems its text is /usr/share/common-licenses/Apache-2.0.
 """
@@ -63,8 +63,8 @@ def linked(package: str, build: pathlib.Path, shared: bool) -> Contents:
     return Contents(build, {PROGRAM: build / PENSTOCK}, inside)
 
 
-def copyright_of(package: str, contents: Contents, year: int) -> str:
-    text = OURS.format(year=year)
+def copyright_of(package: str, contents: Contents) -> str:
+    text = OURS
     if licences := contents.licences():
         text += LINKED
     for (name, version), paths in licences.items():
@@ -90,11 +90,10 @@ def overrides_of(package: str) -> str:
 def documents(fields: dict[str, str], build: pathlib.Path, contents: Contents, seconds: int) -> dict[str, bytes]:
     """Texts of files by their path below /usr."""
     package, version = fields["Package"], fields["Version"]
-    when = time.gmtime(seconds)
-    day = time.strftime("%a, %d %b %Y %H:%M:%S +0000", when)
+    day = time.strftime("%a, %d %b %Y %H:%M:%S +0000", time.gmtime(seconds))
     told = RELEASE.format(package=package, version=version, release=project_version(), maintainer=fields["Maintainer"], day=day)
     texts = {
-        "copyright": copyright_of(package, contents, when.tm_year).encode(),
+        "copyright": copyright_of(package, contents).encode(),
         "changelog.gz": zipped((ROOT / "CHANGELOG.md").read_bytes()),
         "changelog.Debian.gz": zipped(told.encode()),
     }
@@ -105,6 +104,7 @@ def documents(fields: dict[str, str], build: pathlib.Path, contents: Contents, s
             if "penstockd" in path:
                 continue  # the daemon is not in this package
             if path.startswith("share/man/"):
+                page = page.partition(".SH SEE ALSO")[0]  # it names the daemon's
                 files[f"{path}.gz"] = zipped(page.encode())
             else:
                 files[path] = page.encode()

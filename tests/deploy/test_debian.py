@@ -81,11 +81,13 @@ def test_it_has_its_documents(package: pathlib.Path) -> None:
         told
     )
     rights = (documents / "copyright").read_text()
-    assert rights.startswith("Copyright 2023 ") and "/usr/share/common-licenses/Apache-2.0" in rights
+    assert rights.startswith("Copyright the authors") and "/usr/share/common-licenses/Apache-2.0" in rights
     assert "\nlibcli11-dev " in rights and "Henry Schreiner" in rights, "what is compiled in from headers"
     names = contents(package / "usr/share").keys()
     assert {"man/man1/penstock.1.gz", "bash-completion/completions/penstock"} <= names
     assert [name for name in names if "penstockd" in name] == [], "it has no daemon"
+    manual = gzip.decompress((package / "usr/share/man/man1/penstock.1.gz").read_bytes()).decode()
+    assert "penstock pipeline create" in manual and "(8)" not in manual, "it names no page that is not there"
 
 
 def test_the_archives_have_no_programs_documents(tmp_path: pathlib.Path) -> None:

@@ -84,7 +84,7 @@ def contents_of(build: pathlib.Path, programs: dict[str, str]) -> Contents:
 
 
 def test_the_copyright_of_the_command_line_names_it(build: pathlib.Path) -> None:
-    rights = debian.copyright_of("penstock", debian.linked("penstock", build, shared=False), 2026)
+    rights = debian.copyright_of("penstock", debian.linked("penstock", build, shared=False))
     assert LINKED <= set(re.findall(r"^(\S+) [\d.:~+\w-]+\n=+\n", rights, re.M))
 
 
