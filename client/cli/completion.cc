@@ -243,7 +243,9 @@ std::string CompletionScript(const CLI::App& root, const std::string& shell) {
   if (shell == "zsh") {
     return "#compdef penstock\n# Completion of penstock. Load it with: source <(penstock completion zsh)\n"
            "autoload -Uz bashcompinit && bashcompinit\n\n" +
-           BashScript(entries);
+           BashScript(entries) +
+           // As the file _penstock of zsh's own functions it is run by the first key, which is to complete, too.
+           "[[ $funcstack[1] != _penstock ]] || _bash_complete -o default -F _penstock\n";
   }
   return "# Completion of penstock. Load it with: source <(penstock completion bash)\n" + BashScript(entries);
 }

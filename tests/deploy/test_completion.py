@@ -70,6 +70,21 @@ def test_it_completes(shell: str) -> None:
         assert found == offered if exactly else offered <= found, (words, found)
 
 
+def test_a_file_of_zsh_completes_from_the_first_key_on(tmp_path: pathlib.Path) -> None:
+    """The script as _penstock in a folder of $fpath, which zsh loads when it is asked."""
+    script = subprocess.run([PENSTOCK, "completion", "zsh"], capture_output=True, text=True, check=True).stdout
+    (tmp_path / "_penstock").write_text(script)
+    ask = (
+        'fpath=("$0" $fpath); autoload -Uz compinit && compinit -u -D; '
+        "compadd() { shift ${@[(i)-]}; print -l -- ${(M)@:#$PREFIX*} }; words=(penstock pipe); CURRENT=2; PREFIX=pipe; "
+        "repeat 2; do ${(z)_comps[penstock]}; print .; done"
+    )
+    if not shutil.which("zsh"):
+        pytest.skip("no zsh here: deploy/setup.sh --tests installs it")
+    asked = subprocess.run(["zsh", "-f", "-c", ask, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert asked.stdout.split() == ["pipeline", ".", "pipeline", "."], asked
+
+
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon with two pipelines, one of which has a checkpoint."""
