@@ -62,7 +62,7 @@ if [[ -n $packages ]]; then
 else
   "$root/build/deps/test-venv/bin/python" -m pip download --quiet --disable-pip-version-check --dest "$new/wheels" --no-deps \
     --only-binary=:all: --implementation cp --python-version "$version" \
-    --constraint "$root/tests/requirements.txt" numpy grpcio protobuf google-crc32c googleapis-common-protos
+    --constraint "$root/tests/requirements.txt" numpy grpcio protobuf google-crc32c googleapis-common-protos typing-extensions
 fi
 
 programs=("$build"/tests/gpu/{gpu_tests,gpu_bench})
