@@ -1,16 +1,46 @@
 #pragma once
 
 // CLI11, with numbers as they are given: by itself it takes the nearest of 64 bits for a whole one that does not fit,
-// 2^64 - 1 for -1 where there is no sign, 8 for 010, and for an empty text 0 or what is there without the option. Files of
-// this room include it instead of CLI11's own header.
+// 2^64 - 1 for -1 where there is no sign, 8 for 010, and for an empty text 0 or what is there without the option. And with
+// switches that are on or off: by itself it counts those that are given as numbers, and throws what is no error of a
+// command line. Files of this room include it instead of CLI11's own header.
 
-#include <CLI/CLI.hpp>
+#include <CLI/TypeTools.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+
+namespace penstock {
+
+// What a switch may be given. An empty text is none of them, but does not come here: EmptySwitch().
+inline bool ReadSwitch(const std::string& text, bool* on) {
+  const std::string word = absl::AsciiStrToLower(text);
+  for (const char* yes : {"true", "on", "yes", "enable", "t", "y", "+", "1"}) {
+    if (word == yes) return *on = true;
+  }
+  *on = false;
+  for (const char* no : {"false", "off", "no", "disable", "f", "n", "-", "0"}) {
+    if (word == no) return true;
+  }
+  return false;
+}
+
+}  // namespace penstock
+
+namespace CLI::detail {
+
+template <>
+inline bool lexical_cast<bool>(const std::string& input, bool& output) {
+  return penstock::ReadSwitch(input, &output);
+}
+
+}  // namespace CLI::detail
+
+#include <CLI/CLI.hpp>  // uses that of bool, so that it must be there before
 
 namespace penstock {
 

@@ -104,6 +104,14 @@ std::string ValueText(const CLI::Option& option) {
   return option.get_lnames().front() == "output" ? "table" : option.get_default_str();
 }
 
+// As the other errors: the option, what is wrong with it, and the value.
+std::string ProblemOf(const CLI::Error& error) {
+  absl::string_view problem = error.what();
+  if (!absl::ConsumePrefix(&problem, "Could not convert: ")) return error.what();
+  const std::pair<std::string, std::string> parts = absl::StrSplit(problem, absl::MaxSplits(" = ", 1));
+  return absl::StrCat(parts.first, ": takes no such value, got ", parts.second.empty() ? "''" : parts.second);
+}
+
 // Gives options that neither a flag nor a variable has set what files say, and notes where each value is from.
 absl::Status ApplyFiles(CLI::App& app, const std::vector<std::string>& files, std::vector<Setting>* settings,
                         bool* timeout_given) {
@@ -135,7 +143,7 @@ absl::Status ApplyFiles(CLI::App& app, const std::vector<std::string>& files, st
         option->add_result(found->second.value);
         option->run_callback();
       } catch (const CLI::Error& problem) {
-        return UsageError(origin, problem.what());
+        return UsageError(origin, ProblemOf(problem));
       }
     }
     settings->push_back({std::string(name), ValueText(*option), origin});
@@ -151,19 +159,13 @@ int Ended(const CommandWorld& world, ExitCode code) {
   return static_cast<int>(ExitCode::kFailure);
 }
 
-// As the other errors: the option, what is wrong with it, and the value.
-std::string ProblemOf(const CLI::ParseError& error) {
-  absl::string_view problem = error.what();
-  if (!absl::ConsumePrefix(&problem, "Could not convert: ")) return error.what();
-  const std::pair<std::string, std::string> parts = absl::StrSplit(problem, absl::MaxSplits(" = ", 1));
-  return absl::StrCat(parts.first, ": takes no such value, got ", parts.second.empty() ? "''" : parts.second);
-}
-
 // Parses; returns an exit code if there is nothing to run. The only place that meets CLI11's exceptions.
 std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& arguments, const CommandWorld& world) {
   try {
     // CLI11 takes a vector from its end.
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+    const std::string empty = EmptySwitch(app, arguments);
+    if (!empty.empty()) throw CLI::ParseError(empty, CLI::ExitCodes::ConversionError);
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
     *world.out << Deepest(&app)->help();
@@ -172,10 +174,11 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& argument
     *world.out << version.what() << "\n";
     return Ended(world, ExitCode::kSuccess);
   } catch (const CLI::ParseError& error) {
-    const std::string unknown = UnknownArgument(app, arguments);
+    std::string problem = UnknownArgument(app, arguments);
+    if (problem.empty()) problem = EmptySwitch(app, arguments);
+    if (problem.empty()) problem = ProblemOf(error);
     const std::string words = CommandWords(*Deepest(&app));
-    *world.err << "penstock" << (words.empty() ? "" : " " + words) << ": "
-               << (unknown.empty() ? ProblemOf(error) : unknown) << "\n  do:  penstock"
+    *world.err << "penstock" << (words.empty() ? "" : " " + words) << ": " << problem << "\n  do:  penstock"
                << (words.empty() ? "" : " " + words) << " --help\n"
                << std::flush;
     return static_cast<int>(ExitCode::kUsage);
@@ -207,10 +210,8 @@ int RunChosen(const CommandTable& table, const GlobalOptions& options, const Com
   return Ended(world, session.partial() ? ExitCode::kPartial : ExitCode::kSuccess);
 }
 
-}  // namespace
-
-int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld& world,
-                   const CommandLineOptions& line_options) {
+int ParseAndRun(const std::vector<std::string>& arguments, const CommandWorld& world,
+                const CommandLineOptions& line_options) {
   CLI::App app("Train and run layer-partitioned models on a Penstock daemon.", "penstock");
   app.formatter(ExamplesFirst());
   app.footer(kExamples);
@@ -262,6 +263,16 @@ int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld
     return ExitCodeOf(files, options.grpc_exit_codes);
   }
   return RunChosen(table, options, world, line_options.handle_interrupts);
+}
+
+}  // namespace
+
+int RunCommandLine(const std::vector<std::string>& arguments, const CommandWorld& world,
+                   const CommandLineOptions& line_options) {
+  auto code = static_cast<int>(ExitCode::kFailure);
+  const absl::Status guarded = Guarded("the command line", [&] { code = ParseAndRun(arguments, world, line_options); });
+  if (!guarded.ok()) *world.err << ErrorText("the command line", guarded, "", /*tls=*/false) << std::flush;
+  return code;
 }
 
 }  // namespace penstock

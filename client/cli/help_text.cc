@@ -70,6 +70,38 @@ void Dump(const CLI::App& app, std::string* text) {
   for (const CLI::App* verb : Verbs(app)) Dump(*verb, text);
 }
 
+// Goes over arguments as CLI11 does; returns what is wrong with the first that is unknown, and notes switches before it
+// that are given an empty value.
+std::string Walk(const CLI::App& root, const std::vector<std::string>& arguments,
+                 std::vector<std::string>* empty_switches) {
+  const CLI::App* app = &root;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") return "";
+    if (argument.size() > 1 && argument[0] == '-') {
+      const size_t equals = argument.find('=');
+      const std::string name = argument.substr(0, equals);
+      const CLI::Option* option = FindOption(app, name);
+      if (option == nullptr && argument[1] != '-') option = FindOption(app, name.substr(0, 2));
+      if (option == nullptr) return Unknown("option", name, NearMiss(name, OptionNames(app)));
+      const bool attached = equals != std::string::npos || (argument[1] != '-' && argument.size() > 2);
+      const bool is_switch = option->get_items_expected_max() == 0;
+      if (is_switch && equals + 1 == argument.size()) empty_switches->push_back(name);
+      if (!attached && !is_switch) ++i;
+      continue;
+    }
+    const std::vector<const CLI::App*> verbs = Verbs(*app);
+    if (verbs.empty()) continue;  // a positional argument
+    const CLI::App* verb = nullptr;
+    for (const CLI::App* candidate : verbs) {
+      if (candidate->get_name() == argument) verb = candidate;
+    }
+    if (verb == nullptr) return Unknown("command", argument, NearMiss(argument, NamesOf(verbs)));
+    app = verb;
+  }
+  return "";
+}
+
 }  // namespace
 
 std::shared_ptr<CLI::FormatterBase> ExamplesFirst() {
@@ -91,30 +123,14 @@ std::string DumpCommands(const CLI::App& root) {
 }
 
 std::string UnknownArgument(const CLI::App& root, const std::vector<std::string>& arguments) {
-  const CLI::App* app = &root;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "--") return "";
-    if (argument.size() > 1 && argument[0] == '-') {
-      const size_t equals = argument.find('=');
-      const std::string name = argument.substr(0, equals);
-      const CLI::Option* option = FindOption(app, name);
-      if (option == nullptr && argument[1] != '-') option = FindOption(app, name.substr(0, 2));
-      if (option == nullptr) return Unknown("option", name, NearMiss(name, OptionNames(app)));
-      const bool attached = equals != std::string::npos || (argument[1] != '-' && argument.size() > 2);
-      if (!attached && option->get_items_expected_max() > 0) ++i;
-      continue;
-    }
-    const std::vector<const CLI::App*> verbs = Verbs(*app);
-    if (verbs.empty()) continue;  // a positional argument
-    const CLI::App* verb = nullptr;
-    for (const CLI::App* candidate : verbs) {
-      if (candidate->get_name() == argument) verb = candidate;
-    }
-    if (verb == nullptr) return Unknown("command", argument, NearMiss(argument, NamesOf(verbs)));
-    app = verb;
-  }
-  return "";
+  std::vector<std::string> empty;
+  return Walk(root, arguments, &empty);
+}
+
+std::string EmptySwitch(const CLI::App& root, const std::vector<std::string>& arguments) {
+  std::vector<std::string> empty;
+  Walk(root, arguments, &empty);
+  return empty.empty() ? "" : empty.front() + ": takes no such value, got ''";
 }
 
 }  // namespace penstock

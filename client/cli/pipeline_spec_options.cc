@@ -108,10 +108,13 @@ void PutCut(const PipelineSpecOptions& o, v1::Cut* cut) {
   if (o.parameter_scale.has_value()) cut->set_parameter_scale(*o.parameter_scale);
 }
 
-// A flag that may also be given as false, to go over a file's.
+// A flag that may also be given as false, to go over a file's. CLI11 makes flags of what they set, and has none for what
+// may be unset.
 void AddSwitch(CLI::App* command, const std::string& name, std::optional<bool>* value, const std::string& help) {
-  command->add_flag_function(
-      name, [value](int64_t count) { *value = count > 0; }, help);
+  const CLI::callback_t read = [value](const CLI::results_t& given) {
+    return ReadSwitch(given.at(0), &value->emplace());
+  };
+  command->add_option(name, read, help)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)->expected(0);
 }
 
 void AddScheduleOptions(CLI::App* command, PipelineSpecOptions* o) {

@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <new>
+#include <stdexcept>
+#include <streambuf>
 #include <tuple>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/safetensors_file.h"
@@ -18,6 +22,7 @@
 namespace penstock {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -252,6 +257,53 @@ TEST_F(CommandLineTest, AnEmptyTextIsNoNumber) {
   std::ostringstream out;
   EXPECT_EQ(RunInto(out, {"pipeline", "create", "x", "--model", "gpt", "--batch-rows", ""}), 2);
   EXPECT_THAT(err_, HasSubstr("--batch-rows: takes no such value, got ''\n"));
+}
+
+// Each command with each of its options that take no value, by the list of commands.
+std::vector<std::pair<std::string, std::string>> Switches(const std::string& commands) {
+  std::vector<std::pair<std::string, std::string>> switches = {{"status", "--no-color"},
+                                                               {"status", "--grpc-exit-codes"}};
+  for (const absl::string_view line : absl::StrSplit(commands, '\n', absl::SkipEmpty())) {
+    std::string command;
+    bool in_command = true;
+    for (const absl::string_view word : absl::StrSplit(line, ' ')) {
+      in_command = in_command && std::islower(word[0]);
+      if (in_command) absl::StrAppend(&command, command.empty() ? "" : " ", word);
+      if (absl::StartsWith(word, "[--") && absl::EndsWith(word, "]"))
+        switches.emplace_back(command, std::string(word.substr(1, word.size() - 2)));
+    }
+  }
+  return switches;
+}
+
+TEST_F(CommandLineTest, ASwitchIsOnOrOff) {
+  EXPECT_EQ(Run("--dump=commands"), 0);
+  const auto switches = Switches(out_);
+  EXPECT_THAT(switches, Contains(std::pair("pipeline replan", "--dynamic-batching")));
+  EXPECT_THAT(switches, Contains(std::pair("checkpoint restore", "--force")));
+  for (const auto& [command, name] : switches) {
+    for (const std::string value : {"maybe", "99999999999999999999", "2", "1e3", "-1", ""}) {
+      EXPECT_EQ(Run(absl::StrCat(command, " ", name, "=", value)), 2) << command;
+      EXPECT_THAT(err_, HasSubstr(absl::StrCat("penstock ", command, ": ", name, ": takes no such value, got ",
+                                               value.empty() ? "''" : value, "\n")));
+    }
+  }
+  for (const std::string value : {"true", "TRUE", "on", "yes", "1"}) {
+    EXPECT_EQ(Run(absl::StrCat("pipeline replan gpt --dry-run=", value, " --dynamic-batching=", value)), 0) << err_;
+    EXPECT_TRUE(daemon_.LastReplan().spec().has_dynamic_batching()) << value;
+    EXPECT_TRUE(daemon_.LastReplan().validate_only()) << value;
+  }
+  for (const std::string value : {"false", "Off", "no", "0"}) {
+    EXPECT_EQ(Run(absl::StrCat("pipeline replan gpt --dry-run=", value, " --dynamic-batching=", value)), 0) << err_;
+    EXPECT_TRUE(daemon_.LastReplan().no_dynamic_batching()) << value;
+    EXPECT_FALSE(daemon_.LastReplan().validate_only()) << value;
+  }
+  EXPECT_EQ(Run("pipeline replan gpt --dynamic-batching=false --dynamic-batching"), 0) << err_;
+  EXPECT_FALSE(daemon_.LastReplan().no_dynamic_batching()) << "the last one counts";
+  EXPECT_EQ(Run("infer gpt --bytes 1 --prompt --no-color="), 0) << "a value of another option: " << err_;
+  world_.setting_files = {TemporaryFile("switch.toml", "no-color = 2\n")};
+  EXPECT_EQ(Run("status"), 2);
+  EXPECT_THAT(err_, HasSubstr("switch.toml:1: --no-color: takes no such value, got 2\n"));
 }
 
 TEST_F(CommandLineTest, WhatBelongsToBatchingDoesNotGoWithItsRefusal) {
@@ -957,6 +1009,18 @@ class BrokenStream : public std::ostream {
   BrokenStream() : std::ostream(nullptr) {}
 };
 
+// One that throws where nothing comes out.
+class ThrowingStream : public std::ostream {
+ public:
+  ThrowingStream() : std::ostream(&buffer_) { exceptions(std::ios::badbit); }
+
+ private:
+  struct Buffer : std::streambuf {
+    int_type overflow(int_type) override { throw std::length_error("no room"); }
+  };
+  Buffer buffer_;
+};
+
 TEST_F(CommandLineTest, ATextThatNobodyReadsIsNotContinued) {
   BrokenStream out;
   EXPECT_EQ(RunInto(out, {"infer", "gpt", "--prompt", "abc", "--bytes", "100"}), 1);
@@ -971,6 +1035,15 @@ TEST_F(CommandLineTest, AnExceptionEndsTheCommandAlone) {
   world_.out_has_colours = true;
   EXPECT_EQ(Run("top"), 1);
   EXPECT_THAT(err_, HasSubstr("HOST_MEMORY"));
+}
+
+TEST_F(CommandLineTest, AnExceptionBesideTheCommandsEndsInWordsToo) {
+  for (const char* words : {"--help", "--version", "--dump=commands"}) {
+    ThrowingStream out;
+    EXPECT_EQ(RunInto(out, {words}), 1) << words;
+    EXPECT_THAT(err_, HasSubstr("penstock: the command line failed: ")) << words;
+    EXPECT_THAT(err_, HasSubstr("INTERNAL / BUG (incident=")) << words;
+  }
 }
 
 TEST_F(CommandLineTest, VersionNeedsNoDaemon) {
