@@ -18,6 +18,7 @@
 #include "client/cli/command_table.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/number_checks.h"
+#include "client/cli/standing_pipeline.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -55,7 +56,7 @@ absl::StatusOr<std::unique_ptr<BenchTarget>> ModelOf(PipelineClient* client, con
 
 absl::StatusOr<std::unique_ptr<BenchTarget>> PipelineOf(PipelineClient* client, const BenchOptions& options,
                                                         Session& session) {
-  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, StandingPipeline(*client, options.pipeline));
   if (options.train) {
     PENSTOCK_ASSIGN_OR_RETURN(v1::TrainStepRequest request, MakeTrainRequest(pipeline, options.input, session));
     return std::make_unique<PipelineTarget>(client, &session, std::move(request));

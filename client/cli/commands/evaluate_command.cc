@@ -11,6 +11,7 @@
 #include "client/cli/command_table.h"
 #include "client/cli/data_batches.h"
 #include "client/cli/number_checks.h"
+#include "client/cli/standing_pipeline.h"
 #include "client/cli/text_batches.h"
 #include "client/cli/text_options.h"
 #include "engine/base/status_macros.h"
@@ -112,7 +113,7 @@ absl::Status Evaluate(const EvaluateOptions& options, Session& session) {
     PENSTOCK_ASSIGN_OR_RETURN(file, ArrayFile::Open(options.data));
   }
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
-  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, StandingPipeline(*client, options.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(const Batches batches, BatchesOf(options, file, std::move(text), pipeline));
   Found found;
   for (int64_t i = 0; i < batches.count; ++i) {

@@ -10,6 +10,7 @@
 #include "client/cli/exit_code.h"
 #include "client/cli/number_checks.h"
 #include "client/cli/sampling.h"
+#include "client/cli/standing_pipeline.h"
 #include "client/cli/tensor_file.h"
 #include "client/cli/text_windows.h"
 #include "client/cli/value_json.h"
@@ -100,7 +101,7 @@ absl::StatusOr<int> NextByte(const ByteModel& model, std::string_view window, co
 
 absl::Status Continue(const InferOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
-  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, StandingPipeline(*client, options.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(const ByteModel model, AsByteModel(pipeline, options.sequence));
 
   Releaser releaser(*client);

@@ -13,6 +13,7 @@
 #include "client/cli/output_file.h"
 #include "client/cli/pipeline_text.h"
 #include "client/cli/progress.h"
+#include "client/cli/standing_pipeline.h"
 #include "client/cli/text_batches.h"
 #include "client/cli/text_options.h"
 #include "client/cli/training_report.h"
@@ -105,7 +106,7 @@ absl::Status Train(const TrainOptions& options, Session& session) {
   OutputFile json_file(options.json, session.out(), session.stop());
   if (!options.json.empty()) PENSTOCK_RETURN_IF_ERROR(json_file.Open());  // before hours of training, not after them
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client(kPatience));
-  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, client->GetPipeline(options.pipeline));
+  PENSTOCK_ASSIGN_OR_RETURN(const v1::Pipeline pipeline, StandingPipeline(*client, options.pipeline));
   PENSTOCK_ASSIGN_OR_RETURN(
       BatchSource batches, file.has_value()
                                ? DataBatches(options, *file, pipeline)

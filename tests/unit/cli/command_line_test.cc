@@ -1046,6 +1046,20 @@ TEST_F(CommandLineTest, AnExceptionBesideTheCommandsEndsInWordsToo) {
   }
 }
 
+TEST_F(CommandLineTest, WhatIsUnloadedIsNotSaidToBeOfAnotherKind) {
+  const std::string text = TemporaryFile("unloaded.txt", std::string(2000, 'x'));
+  daemon_.SetUnloaded(true);
+  for (const std::string& words : std::vector<std::string>{"train gpt --text " + text, "evaluate gpt --text " + text,
+                                                           "infer gpt --prompt x", "bench gpt", "bench gpt --train"}) {
+    EXPECT_EQ(Run(words), 4) << words;
+    EXPECT_THAT(err_, HasSubstr("pipeline gpt is unloaded; ")) << words;
+    EXPECT_THAT(err_, HasSubstr("penstock pipeline load gpt")) << words;
+    EXPECT_THAT(err_, HasSubstr("PIPELINE_NOT_READY")) << words;
+  }
+  daemon_.SetUnloaded(false);
+  EXPECT_EQ(Run("infer gpt --prompt x --bytes 1"), 0) << err_;
+}
+
 TEST_F(CommandLineTest, VersionNeedsNoDaemon) {
   EXPECT_EQ(Run("version -o name"), 0);
   EXPECT_EQ(out_, "0.1.0\n");

@@ -744,6 +744,11 @@ struct FakeDaemon::Services {
                                  grpc::ServerWriter<v1::PipelineStatistics>* writer) override {
       if (auto s = daemon->Enter(context, "WatchStatistics"); !s.ok()) return s;
       absl::MutexLock lock(&daemon->mu_);
+      if (daemon->unloaded_) {
+        return RichStatus(grpc::StatusCode::FAILED_PRECONDITION, "PIPELINE_NOT_READY",
+                          "pipeline gpt is unloaded; LoadPipeline, or penstock pipeline load gpt, makes it ready again",
+                          {{"pipeline", "gpt"}});
+      }
       for (int i = 0; i < std::max(1, request->max_updates()); ++i) {
         writer->Write(StatisticsAfter(daemon->steps_, static_cast<int64_t>(daemon->handles_.size()), daemon->created_));
       }
@@ -955,6 +960,12 @@ v1::Pipeline FakeDaemon::PipelineLocked() const {
   SetSignature("logits", v1::DATA_TYPE_FP32, {-1, kSequence, 256}, pipeline.mutable_signature()->add_outputs());
   SetSignature("targets", v1::DATA_TYPE_INT64, {-1, kSequence}, pipeline.mutable_signature()->add_targets());
   pipeline.set_parameters(6'412'544);
+  if (unloaded_) {
+    pipeline.set_state(v1::PIPELINE_STATE_UNLOADED);
+    pipeline.clear_plan();
+    pipeline.clear_signature();
+    return pipeline;
+  }
   if (flexible_) {
     (*pipeline.mutable_spec()->mutable_model()->mutable_options())["sequence"].set_int_value(kSequence);
     pipeline.mutable_signature()->mutable_inputs(0)->set_shape(1, -1);
@@ -1001,6 +1012,11 @@ void FakeDaemon::SetReady(bool ready) {
 void FakeDaemon::SetFlexible() {
   absl::MutexLock lock(&mu_);
   flexible_ = true;
+}
+
+void FakeDaemon::SetUnloaded(bool unloaded) {
+  absl::MutexLock lock(&mu_);
+  unloaded_ = unloaded;
 }
 
 std::vector<std::string> FakeDaemon::RequestIds(const std::string& method) const {

@@ -64,6 +64,8 @@ class FakeDaemon {
   void SetGroup(const v1::GroupInfo& group) ABSL_LOCKS_EXCLUDED(mu_);
   // From now on the pipeline has no loss of its own and takes rows of any length, up to its model's option.
   void SetFlexible() ABSL_LOCKS_EXCLUDED(mu_);
+  // While it is, the pipeline has no signature, and statistics are refused as PIPELINE_NOT_READY.
+  void SetUnloaded(bool unloaded) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The next creation is answered when GetPipeline has told all of this of it.
   void SetProgress(std::deque<v1::CreateProgress> progress) ABSL_LOCKS_EXCLUDED(mu_);
@@ -124,6 +126,7 @@ class FakeDaemon {
   bool ready_ ABSL_GUARDED_BY(mu_) = true;
   std::optional<v1::GroupInfo> group_ ABSL_GUARDED_BY(mu_);
   bool flexible_ ABSL_GUARDED_BY(mu_) = false;
+  bool unloaded_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, std::vector<std::string>> request_ids_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> callers_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> traceparents_ ABSL_GUARDED_BY(mu_);
