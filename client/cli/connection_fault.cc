@@ -1,9 +1,15 @@
 #include "client/cli/connection_fault.h"
 
 #include <array>
+#include <map>
+#include <utility>
+
+#include "engine/base/error.h"
 
 namespace penstock {
 namespace {
+
+constexpr std::string_view kCompare = "compare";
 
 struct Known {
   std::string_view words;  // in the failure's message
@@ -33,7 +39,14 @@ constexpr auto kKnown = std::to_array<Known>({
 
 }  // namespace
 
+absl::Status OfCompared(absl::Status failure, std::string_view address) {
+  return WithValue(std::move(failure), kCompare, address);
+}
+
 ConnectionFault FaultOf(const absl::Status& failure, std::string_view server, bool tls) {
+  const std::map<std::string, std::string> values = ValuesOf(failure);
+  const auto compared = values.find(std::string(kCompare));
+  if (compared != values.end()) server = compared->second;
   const std::string message(failure.message());
   for (const Known& known : kKnown) {
     if (known.tls == tls && message.find(known.words) != std::string::npos) {
@@ -41,7 +54,8 @@ ConnectionFault FaultOf(const absl::Status& failure, std::string_view server, bo
     }
   }
   return {"no daemon answers at " + std::string(server),
-          "start penstockd, or name its address with --server or PENSTOCK_SERVER"};
+          compared != values.end() ? "start a server there, or name another with --compare"
+                                   : "start penstockd, or name its address with --server or PENSTOCK_SERVER"};
 }
 
 }  // namespace penstock

@@ -16,6 +16,7 @@
 #include "client/cli/bench_point.h"
 #include "client/cli/bench_report.h"
 #include "client/cli/command_table.h"
+#include "client/cli/connection_fault.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/number_checks.h"
 #include "client/cli/standing_pipeline.h"
@@ -73,8 +74,9 @@ absl::StatusOr<Servers> MakeServers(const BenchOptions& options, Session& sessio
   servers.emplace_back(session.options().server, std::move(first));
   if (!options.compare.empty()) {
     PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * other, session.ClientOf("--compare", options.compare));
-    PENSTOCK_ASSIGN_OR_RETURN(auto second, ModelOf(other, options, session));
-    servers.emplace_back(options.compare, std::move(second));
+    auto second = ModelOf(other, options, session);
+    if (!second.ok()) return OfCompared(second.status(), options.compare);
+    servers.emplace_back(options.compare, *std::move(second));
   }
   return servers;
 }
@@ -101,7 +103,9 @@ absl::Status Bench(const BenchOptions& options, Session& session) {
       return UsageError("--concurrency", absl::StrCat("must be whole numbers up to 1024, got ", level));
     }
     for (auto& [address, target] : servers) {
-      PENSTOCK_ASSIGN_OR_RETURN(BenchPoint point, RunBenchPoint(level, options, *target, session));
+      absl::StatusOr<BenchPoint> run = RunBenchPoint(level, options, *target, session);
+      if (!run.ok()) return address == options.compare ? OfCompared(run.status(), address) : run.status();
+      BenchPoint point = *std::move(run);
       point.server = address;
       const double latency = Percentile(point.result.measured.latencies, options.load.percentile) * 1e3;
       over |= options.threshold_ms > 0 && (latency > options.threshold_ms || point.result.measured.failures > 0);

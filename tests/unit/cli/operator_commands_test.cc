@@ -383,6 +383,21 @@ TEST_F(OperatorCommandsTest, BenchSaysWhatItCanNotMeasureByOpenInference) {
   EXPECT_THAT(err_, HasSubstr("no statistics of unknown"));
 }
 
+TEST_F(OperatorCommandsTest, BenchNamesTheServerThatDoesNotAnswer) {
+  const std::string bench = "bench mlp --open-inference --rows 2 --sequence 5 --compare ";
+  EXPECT_EQ(Run(bench + "127.0.0.1:1"), 3);
+  EXPECT_THAT(err_, HasSubstr("no daemon answers at 127.0.0.1:1\n"));
+  EXPECT_THAT(err_, HasSubstr("do:  start a server there, or name another with --compare\n"));
+  testing::FakeDaemon other;
+  for (int i = 0; i < 20; ++i) other.Fail("ModelStatistics", grpc::Status(grpc::StatusCode::UNAVAILABLE, "refused"));
+  EXPECT_EQ(Run(bench + other.Address()), 3);
+  EXPECT_THAT(err_, HasSubstr("no daemon answers at " + other.Address() + "\n"));
+  for (int i = 0; i < 20; ++i) daemon_.Fail("ModelStatistics", grpc::Status(grpc::StatusCode::UNAVAILABLE, "refused"));
+  EXPECT_EQ(Run(bench + "127.0.0.1:1"), 3);
+  EXPECT_EQ(Run("bench mlp --open-inference --rows 2 --sequence 5"), 3);
+  EXPECT_THAT(err_, HasSubstr("no daemon answers at 127.0.0.1:8470\n"));
+}
+
 // --- doctor ----------------------------------------------------------------------------------------------------------
 
 MachineFacts GoodMachine() {
