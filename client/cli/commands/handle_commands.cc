@@ -197,6 +197,11 @@ absl::Status ListHandles(const ListOptions& options, Session& session) {
   PENSTOCK_ASSIGN_OR_RETURN(PipelineClient * client, session.Client());
   PENSTOCK_ASSIGN_OR_RETURN(const std::vector<v1::Handle> handles,
                             client->ListHandles(options.pipeline, options.owner));
+  // The daemon lists what a deleted pipeline has left, so it takes any name.
+  if (handles.empty() && options.pipeline != "-" && options.pipeline != "pipelines/-") {
+    const absl::Status known = client->GetPipeline(options.pipeline).status();
+    if (ReasonOf(known) == "PIPELINE_NOT_FOUND") return known;
+  }
   Document document;
   const bool owned = !options.owner.empty();
   Table table = owned ? OwnedHandleTable() : HandleTable();

@@ -1060,6 +1060,19 @@ TEST_F(CommandLineTest, WhatIsUnloadedIsNotSaidToBeOfAnotherKind) {
   EXPECT_EQ(Run("infer gpt --prompt x --bytes 1"), 0) << err_;
 }
 
+TEST_F(CommandLineTest, ListsNoHandlesOfAPipelineThatIsNot) {
+  EXPECT_EQ(Run("handle list gpt"), 0) << err_;
+  EXPECT_EQ(out_, "no handles\n");
+  EXPECT_EQ(Run("handle list -"), 0) << err_;
+  EXPECT_EQ(Run("handle list nobody"), 1);
+  EXPECT_EQ(out_, "");
+  EXPECT_THAT(err_, HasSubstr("no such pipeline: pipelines/nobody"));
+  daemon_.Fail("GetPipeline", RichStatus(grpc::StatusCode::PERMISSION_DENIED, "ROLE_MISSING", "no"));
+  EXPECT_EQ(Run("handle list nobody"), 0) << "who may list and not look: " << err_;
+  daemon_.AddHandle({});
+  EXPECT_EQ(Run("handle list nobody -o name"), 0) << "what a deleted one has left: " << err_;
+}
+
 TEST_F(CommandLineTest, VersionNeedsNoDaemon) {
   EXPECT_EQ(Run("version -o name"), 0);
   EXPECT_EQ(out_, "0.1.0\n");
