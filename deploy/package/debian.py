@@ -29,7 +29,7 @@ from bill import Bill  # of deploy/image, which programs.py has put on the path
 from origins import ROOT, Problem, epoch, project_version, run
 
 OURS = """\
-Copyright the authors of Penstock
+Copyright 2026 the authors of Penstock
 
 Licensed under the Apache License, version 2.0; on Debian's systems its text is /usr/share/common-licenses/Apache-2.0.
 """
