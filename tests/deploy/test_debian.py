@@ -81,7 +81,7 @@ def test_it_has_its_documents(package: pathlib.Path) -> None:
         told
     )
     rights = (documents / "copyright").read_text()
-    assert rights.startswith("Copyright the authors") and "/usr/share/common-licenses/Apache-2.0" in rights
+    assert rights.startswith("Copyright 2026 the authors") and "/usr/share/common-licenses/Apache-2.0" in rights
     assert "\nlibcli11-dev " in rights and "Henry Schreiner" in rights, "what is compiled in from headers"
     names = contents(package / "usr/share").keys()
     assert {"man/man1/penstock.1.gz", "bash-completion/completions/penstock"} <= names
