@@ -162,7 +162,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Packs a portable build.")
     parser.add_argument("--build", type=pathlib.Path, required=True, help="build folder of the preset portable")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="where the packages go")
-    parser.add_argument("--shared", action="store_true", help="carry gRPC and the like as shared libraries: any build will do")
+    parser.add_argument("--shared", action="store_true", help="carry gRPC and the like as shared libraries: any build with the CUDA module will do")
     parser.add_argument("--with", dest="others", type=pathlib.Path, nargs="*", default=[], help="of --out, for SHA256SUMS too")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -30,6 +30,7 @@ SYSTEM = {
 # The newest symbols of a system that the tag manylinux_2_36 promises: Debian 12's.
 NEWEST = {"GLIBC": (2, 36), "GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13), "GCC": (12, 0, 0)}
 # Of torch, which stands beside the package in site-packages or is named by LD_LIBRARY_PATH.
+LIBRARIES = "$ORIGIN/../lib:$ORIGIN/../lib/penstock"  # of the package, and of an image
 TORCH = "$ORIGIN/../../torch/lib"
 CUDA_RUNTIME = "$ORIGIN/../../nvidia/cu13/lib"
 # Symbols that must stay inside: another gRPC, protobuf or Abseil of the process would bind to them.
@@ -54,7 +55,7 @@ class Programs:
         for name, target in PROGRAMS.items():
             if not (self.build / target).exists():
                 raise Problem(f"{name} is not built: deploy/build.sh portable penstockd penstock")
-            self._add(self.build / target, f"bin/{name}", f"$ORIGIN/../lib:{TORCH}" if name == "penstockd" else "$ORIGIN/../lib")
+            self._add(self.build / target, f"bin/{name}", f"{LIBRARIES}:{TORCH}" if name == "penstockd" else LIBRARIES)
             self._carry(self.build / target)
             self.inside[f"bin/{name}"] = inside_of(self.build, target)
         for name in OPENED_BY_NAME:

@@ -13,6 +13,10 @@
 namespace penstock {
 namespace {
 
+bool IsFloating(DataType type) {
+  return type == DataType::kFp16 || type == DataType::kBf16 || type == DataType::kFp32 || type == DataType::kFp64;
+}
+
 using Signatures = std::vector<TensorSignature>;
 using Flow = std::optional<Signatures>;  // what passes between two layers; nothing: only a run can tell
 
@@ -110,14 +114,6 @@ absl::StatusOr<LayerSignature> SignatureOfSequence(const std::vector<NamedLayer>
   if (!passes_on) all.outputs = outputs.has_value() ? *std::move(outputs) : Signatures{Any("output")};
   return all;
 }
-
-namespace {
-
-bool IsFloating(DataType type) {
-  return type == DataType::kFp16 || type == DataType::kBf16 || type == DataType::kFp32 || type == DataType::kFp64;
-}
-
-}  // namespace
 
 absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers, const Loss* loss,
                                            const LossSpec& loss_spec) {

@@ -154,7 +154,6 @@ PipelineEntry::Rest PipelineTable::RestOf(const JournalledPipeline& row, Publica
   if (folder == nullptr) return rest;
   int64_t newest = -1;
   for (const CheckpointInfo& info : folder->List()) {
-    if (info.id == rest.published.checkpoint) rest.published.step = info.step;
     if (info.place.life != row.life || !info.place.automatic || info.place.sequence <= newest) continue;
     newest = info.place.sequence;
     rest.step = info.step;

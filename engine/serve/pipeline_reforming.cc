@@ -207,6 +207,7 @@ PipelineEntry PipelineTable::EndBuild(const std::string& name, absl::StatusOr<st
       if (made.ok()) unwanted = *std::move(made);
     } else if (made.ok()) {
       entry.pipeline = *std::move(made);
+      entry.rest = {};
       entry.error = absl::OkStatus();
       SetState(entry, draining_ ? PipelineEntry::State::kDraining : PipelineEntry::State::kReady);
       if (draining_) entry.pipeline->StopAccepting();

@@ -80,16 +80,27 @@ PipelineTable::JoinPointer PipelineTable::Begin(const RequestKey& key, const Cal
     call = JoinOrAnswer<PipelineEntry>(log_, key, context.payload_digest, builder_.options().clock->NowNanos(), done,
                                        [&] { return start(&standing); });
     if (call.first != nullptr && !creates.empty()) creating_[creates] = call.first;
-    if (standing.has_value() && standing->creation != nullptr) {
+    const auto remember = [this, key, digest = context.payload_digest](const PipelineEntry& entry)
+                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+                                const auto kept = std::make_shared<Joined<PipelineEntry>>();
+                                kept->answer = entry;
+                                kept->answer->pipeline = nullptr;  // an unload or a deletion waits until nobody has it
+                                log_.Record(key, digest, kept, builder_.options().clock->NowNanos());
+                              };
+    if (standing.has_value() && standing->creation != nullptr && standing->remember) {
+      standing->creation->callbacks.push_back([this, remember, done = std::move(done)](auto answer) {
+        if (answer.ok()) {
+          absl::MutexLock lock(&mu_);
+          remember(*answer);
+        }
+        done(std::move(answer));
+      });
+      call.now.reset();
+    } else if (standing.has_value() && standing->creation != nullptr) {
       standing->creation->callbacks.push_back(std::move(done));
       call.now.reset();
     } else if (standing.has_value()) {
-      if (standing->remember) {
-        const auto kept = std::make_shared<Joined<PipelineEntry>>();
-        kept->answer = standing->entry;
-        kept->answer->pipeline = nullptr;  // the log keeps nothing that an unload or a deletion waits for
-        log_.Record(key, context.payload_digest, kept, builder_.options().clock->NowNanos());
-      }
+      if (standing->remember) remember(standing->entry);
       call.now = std::move(standing->entry);
     }
     if (!standing.has_value() && call.now.has_value() && call.now->ok()) {

@@ -119,10 +119,13 @@ void PipelineTable::UnloadNow(UnloadJob& job) {
   absl::Status status = job.saved;
   if (status.ok()) status = job.pipeline->pipeline().health();  // the last call may have broken it
   OptimizerSpec optimizer;
-  if (status.ok()) {
+  PipelineEntry::Rest rest;
+  if (status.ok()) {  // all that takes memory comes before the record
     status = Guarded("the record of an unload", [&]() -> absl::Status {
       PENSTOCK_RETURN_IF_ERROR(CheckKept(*job.pipeline));
       optimizer = job.pipeline->pipeline().optimizer();
+      ServedPipeline::Statistics last = job.pipeline->statistics();
+      rest = {last.step, std::move(last.state_token), job.pipeline->publication()};
       return RecordUnload(job);
     });
   }
@@ -135,23 +138,22 @@ void PipelineTable::UnloadNow(UnloadJob& job) {
     absl::MutexLock lock(&mu_);
     PipelineEntry& entry = entries_.at(name);
     entry.spec.optimizer = std::move(optimizer);
+    entry.rest = std::move(rest);
     listed = std::exchange(entry.pipeline, nullptr);
   }
-  const ServedPipeline::Statistics last = listed->statistics();
-  const Publication published = listed->publication();
+  const int64_t step = listed->pipeline().step();
   listed = nullptr;
   job.pipeline = nullptr;
   absl::StatusOr<PipelineEntry> answer;
   {
     absl::MutexLock lock(&mu_);
     PipelineEntry& entry = entries_.at(name);
-    entry.rest = {.step = last.step, .state_token = last.state_token, .published = published};
     SetState(entry, PipelineEntry::State::kUnloaded);
     creating_.erase(name);
     answer = Guarded("the answer of an unload", [&]() -> absl::StatusOr<PipelineEntry> { return entry; });
   }
   Guarded("the log of an unload", [&] {
-    LogInfo("pipeline unloaded", {{"pipeline", name}, {"step", absl::StrCat(last.step)}});
+    LogInfo("pipeline unloaded", {{"pipeline", name}, {"step", absl::StrCat(step)}});
   }).IgnoreError();
   Answer(job.key, job.join, std::move(answer));
 }
@@ -223,7 +225,7 @@ absl::Status PipelineTable::BeginLoad(const std::string& name, const std::shared
         return PipelineError(absl::StatusCode::kFailedPrecondition, "PIPELINE_NOT_READY",
                              absl::StrCat("pipeline ", name, " is being made again, after a restart"), name);
       }
-      *standing = Standing{making->second, entry};
+      *standing = Standing{making->second, entry, /*remember=*/true};
       return absl::AlreadyExistsError("it is being made");
     case PipelineEntry::State::kUnloading:
       return PipelineUnloading(name);

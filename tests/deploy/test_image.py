@@ -127,6 +127,14 @@ def test_the_programs_are_those_of_the_wheel(cpu: pathlib.Path, wheel: pathlib.P
             assert str(ROOT).encode() + b"/build" not in inside, "the folders of the build machine are out"
 
 
+def test_the_programs_find_their_libraries_wherever_the_files_are_copied_to(cpu: pathlib.Path) -> None:
+    """docs/deployment.md copies them to a machine whose linker is told nothing."""
+    for name in ("penstockd", "penstock"):
+        header = subprocess.run(["readelf", "--dynamic", cpu / "usr/bin" / name], capture_output=True, text=True, check=True).stdout
+        assert "$ORIGIN/../lib/penstock" in header
+    assert "ld.so.conf" not in (ROOT / "docs/deployment.md").read_text()
+
+
 def test_what_is_built_is_what_was_assembled(cpu: pathlib.Path, unpacked: pathlib.Path) -> None:
     """Modes, owners, times and contents, but for the root itself, which each engine makes."""
     built, assembled = files_of(unpacked), files_of(cpu)

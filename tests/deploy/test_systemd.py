@@ -56,13 +56,6 @@ def unit(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @UNITS
-def test_what_the_daemon_carries_is_seen_by_it_alone(source: pathlib.Path) -> None:
-    """docs/deployment.md puts libraries there; a name in /etc/ld.so.conf.d would give them to every program."""
-    assert "LD_LIBRARY_PATH=/usr/lib/penstock" in settings(source)["Environment"]
-    assert "ld.so.conf" not in (ROOT / "docs/deployment.md").read_text()
-
-
-@UNITS
 def test_systemd_finds_nothing(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
     unit = placed(source, tmp_path)
     done = analyze("verify", "--man=no", "--recursive-errors=no", str(unit))

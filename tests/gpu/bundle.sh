@@ -89,6 +89,8 @@ echo "{\"python\": \"$version\"}" >"$new/bundle.json"
 
 bytes="$(du -sb "$new" | cut -f1)"
 ((bytes <= 60 << 20)) || { echo "bundle: larger than 60 MiB" >&2; exit 1; }
-rm -rf "$out"
+old="$(mktemp -d "$out.XXXXXX")"
+[[ ! -e $out ]] || mv "$out" "$old/"
 mv "$new" "$out"
+rm -rf "$old"
 echo "bundle: $((bytes / 1000000)) MB in $out"

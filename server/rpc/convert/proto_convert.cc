@@ -256,12 +256,12 @@ v1::Pipeline ToProto(const PipelineEntry& entry, Epoch epoch) {
   const auto publish = [&](const Publication& publication) {
     if (publication.any()) *message.mutable_published() = ToProto(publication, entry.name);
   };
-  if (entry.state == PipelineEntry::State::kUnloaded) {
+  if (entry.pipeline == nullptr) {
     message.set_step(entry.rest.step);
     message.set_state_token(entry.rest.state_token);
     publish(entry.rest.published);
+    return message;
   }
-  if (entry.pipeline == nullptr) return message;
   const ServedPipeline::Statistics statistics = entry.pipeline->statistics();
   message.set_step(statistics.step);
   message.set_state_token(statistics.state_token);

@@ -256,6 +256,8 @@ def check_all(options: argparse.Namespace, torch: pathlib.Path) -> int:
     results: list[dict[str, Any]] = []
     try:
         options.out.mkdir(parents=True, exist_ok=True)
+        for name in ("report.json", "report.txt"):  # of an earlier run
+            (options.out / name).unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
             version = unpack(options.bundle, pathlib.Path(folder))
             run_all(options, torch, pathlib.Path(folder), version, results)

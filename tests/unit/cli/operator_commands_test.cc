@@ -502,11 +502,11 @@ TEST(DoctorTest, AsksADaemonWithoutAShell) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "it's $HOME; a daemon";
   std::filesystem::create_directories(folder);
   const std::string daemon = (folder / "penstockd").string();
-  std::ofstream(daemon) << "#!/bin/cat\n";  // prints itself, and --version is none of its options
+  std::ofstream(daemon) << "#!/bin/cat\n";
   std::filesystem::permissions(daemon, std::filesystem::perms::owner_all);
   MachineFacts facts = ReadMachineFacts(folder.string(), daemon);
   EXPECT_EQ(facts.daemon_path, daemon);
-  EXPECT_THAT(facts.daemon_version, HasSubstr("cat")) << facts.daemon_problem;
+  EXPECT_THAT(facts.daemon_version, HasSubstr("coreutils")) << facts.daemon_problem;
   std::ofstream(daemon) << "#!/nowhere/at/all\n";
   facts = ReadMachineFacts(folder.string(), daemon);
   EXPECT_EQ(facts.daemon_version, "");

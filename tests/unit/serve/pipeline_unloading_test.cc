@@ -120,6 +120,31 @@ TEST_F(PipelineUnloadingTest, ARetryOfWhatFoundItDoneChangesNothing) {
   EXPECT_TRUE(loaded.expired()) << "what is remembered keeps nothing";
 }
 
+TEST_F(PipelineUnloadingTest, ARetryOfWhatJoinedAnotherCallChangesNothing) {
+  ASSERT_TRUE(Create("gpt").ok());
+  ASSERT_TRUE(Unload().ok());
+  absl::Notification begun;
+  absl::Notification go_on;
+  before_create_ = [&] {
+    begun.Notify();
+    go_on.WaitForNotification();
+  };
+  Thread first("first", [&] { EXPECT_TRUE(Load("one").ok()); });
+  begun.WaitForNotification();
+  absl::Notification joined;
+  table_->Load({.caller = "ann", .request_id = "two"}, "gpt", [&](const absl::StatusOr<PipelineEntry>& entry) {
+    EXPECT_EQ(entry->state, State::kReady);
+    joined.Notify();
+  });
+  go_on.Notify();
+  joined.WaitForNotification();
+  first.Join();
+  before_create_ = nullptr;
+  ASSERT_TRUE(Unload().ok());
+  EXPECT_EQ(Load("two")->state, State::kUnloaded);
+  EXPECT_EQ(Now(), State::kUnloaded);
+}
+
 TEST_F(PipelineUnloadingTest, OneThatIsBeingCreatedIsNotReady) {
   absl::Notification begun;
   absl::Notification go_on;
