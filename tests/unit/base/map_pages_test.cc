@@ -23,7 +23,7 @@ class MapPagesTest : public ::testing::TestWithParam<size_t> {
   void TearDown() override { munmap(memory_, bytes_); }
 
   std::vector<bool> Mapped() const {
-    std::vector<unsigned char> pages(bytes_ / Page());
+    std::vector<unsigned char> pages((bytes_ + Page() - 1) / Page());
     EXPECT_EQ(mincore(memory_, bytes_, pages.data()), 0);
     return {pages.begin(), pages.end()};
   }
