@@ -4,9 +4,9 @@
 
 namespace penstock {
 
-// Has the kernel give memory its pages before it is written, some at a time and of large memory by two threads: a page that
-// comes with its first write costs several times as much. Changes no contents. Only a hint: does nothing to less than a
-// mebibyte, and nothing where the kernel can't (Linux before 5.14).
+// Has the kernel map the pages of memory that is about to be written; two threads do it where the memory is large. One call
+// maps many pages, which costs less than a page fault at the first write to each. Changes no contents. Only a hint: does
+// nothing for less than a mebibyte, nor where the kernel can't (Linux before 5.14).
 void MapPages(void* memory, size_t bytes);
 
 }  // namespace penstock

@@ -139,21 +139,18 @@ absl::StatusOr<ModelSignature> SignatureOf(const std::vector<NamedLayer>& layers
   PENSTOCK_ASSIGN_OR_RETURN(const int output, LossOutput(loss_spec, model.outputs, "spec.loss"));
   if (outputs.has_value()) PENSTOCK_RETURN_IF_ERROR(loss->CheckOutput(outputs->at(output)));
   if (!loss->needs_target()) return model;
-  if (outputs.has_value() && outputs->at(output).shape.empty()) {
-    return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
-                 absl::StrCat(
-                     "spec.loss.output: must have rows; a number that is the loss itself is scalar_output's, got ",
-                     Text({outputs->at(output)})))
-        .With("field", "spec.loss.output")
-        .With("value", Text({outputs->at(output)}));
-  }
-  if (outputs.has_value() && !outputs->at(output).any && !IsFloating(outputs->at(output).type)) {
-    return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
-                 absl::StrCat(
-                     "spec.loss.output: must be of a floating type, for the loss compares it with a target, got ",
-                     Text({outputs->at(output)})))
-        .With("field", "spec.loss.output")
-        .With("value", Text({outputs->at(output)}));
+  if (outputs.has_value()) {
+    const TensorSignature& of = outputs->at(output);
+    const auto refused = [&](const std::string& problem) {
+      return Error(absl::StatusCode::kInvalidArgument, "SPEC_INVALID",
+                   absl::StrCat("spec.loss.output: ", problem, ", got ", Text({of})))
+          .With("field", "spec.loss.output")
+          .With("value", Text({of}));
+    };
+    if (of.shape.empty()) return refused("must have rows; a number that is the loss itself is scalar_output's");
+    if (!of.any && !IsFloating(of.type)) {
+      return refused("must be of a floating type, for the loss compares it with a target");
+    }
   }
   model.targets = {outputs.has_value() ? loss->Target(outputs->at(output)) : Any("target")};
   return model;

@@ -128,6 +128,10 @@ TEST(ProgramPipeline, AModelNeedsAnInputWithRowsAndItsLossAnOutputWithRows) {
   spec.model.loaded_program = LoadedProgram("own_loss.pt2", ProgramCuts::kModules);
   spec.loss.output = "loss";
   ExpectSpecInvalid(MakeProgramPipeline(spec, pool).status(), "spec.loss.output: must have rows");
+  spec.model.program = "simple.pt2";
+  spec.model.loaded_program = LoadedProgram("simple.pt2", ProgramCuts::kModules);
+  spec.loss.output = "";
+  ExpectSpecInvalid(MakeProgramPipeline(spec, pool).status(), "spec.loss.output: must be of a floating type");
 }
 
 TEST(ProgramPipeline, ANumberIsCheckedAsRowsAre) {
