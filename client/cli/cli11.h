@@ -16,7 +16,7 @@
 
 namespace penstock {
 
-// What a switch may be given. An empty text is none of them, but does not come here: EmptySwitch().
+// What a switch may be given. An empty text is none of them, but does not come here: EmptyValue().
 inline bool ReadSwitch(const std::string& text, bool* on) {
   const std::string word = absl::AsciiStrToLower(text);
   for (const char* yes : {"true", "on", "yes", "enable", "t", "y", "+", "1"}) {

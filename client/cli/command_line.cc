@@ -164,7 +164,7 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& argument
   try {
     // CLI11 takes a vector from its end.
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-    const std::string empty = EmptySwitch(app, arguments);
+    const std::string empty = EmptyValue(app, arguments);
     if (!empty.empty()) throw CLI::ParseError(empty, CLI::ExitCodes::ConversionError);
     return std::nullopt;
   } catch (const CLI::CallForHelp&) {
@@ -175,7 +175,7 @@ std::optional<int> Parse(CLI::App& app, const std::vector<std::string>& argument
     return Ended(world, ExitCode::kSuccess);
   } catch (const CLI::ParseError& error) {
     std::string problem = UnknownArgument(app, arguments);
-    if (problem.empty()) problem = EmptySwitch(app, arguments);
+    if (problem.empty()) problem = EmptyValue(app, arguments);
     if (problem.empty()) problem = ProblemOf(error);
     const std::string words = CommandWords(*Deepest(&app));
     *world.err << "penstock" << (words.empty() ? "" : " " + words) << ": " << problem << "\n  do:  penstock"

@@ -70,10 +70,10 @@ void Dump(const CLI::App& app, std::string* text) {
   for (const CLI::App* verb : Verbs(app)) Dump(*verb, text);
 }
 
-// Goes over arguments as CLI11 does; returns what is wrong with the first that is unknown, and notes switches before it
-// that are given an empty value.
+// Goes over arguments as CLI11 does; returns what is wrong with the first that is unknown, and notes options before it
+// that have nothing after their `=`.
 std::string Walk(const CLI::App& root, const std::vector<std::string>& arguments,
-                 std::vector<std::string>* empty_switches) {
+                 std::vector<std::string>* without_value) {
   const CLI::App* app = &root;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -86,7 +86,7 @@ std::string Walk(const CLI::App& root, const std::vector<std::string>& arguments
       if (option == nullptr) return Unknown("option", name, NearMiss(name, OptionNames(app)));
       const bool attached = equals != std::string::npos || (argument[1] != '-' && argument.size() > 2);
       const bool is_switch = option->get_items_expected_max() == 0;
-      if (is_switch && equals + 1 == argument.size()) empty_switches->push_back(name);
+      if (equals + 1 == argument.size()) without_value->push_back(name);
       if (!attached && !is_switch) ++i;
       continue;
     }
@@ -127,7 +127,7 @@ std::string UnknownArgument(const CLI::App& root, const std::vector<std::string>
   return Walk(root, arguments, &empty);
 }
 
-std::string EmptySwitch(const CLI::App& root, const std::vector<std::string>& arguments) {
+std::string EmptyValue(const CLI::App& root, const std::vector<std::string>& arguments) {
   std::vector<std::string> empty;
   Walk(root, arguments, &empty);
   return empty.empty() ? "" : empty.front() + ": takes no such value, got ''";

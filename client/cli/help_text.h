@@ -22,8 +22,8 @@ std::string DumpCommands(const CLI::App& root);
 // Names the first argument that the tree does not know, with the nearest one that it does. "" if all are known.
 std::string UnknownArgument(const CLI::App& root, const std::vector<std::string>& arguments);
 
-// Names the first switch that is given an empty value, as in `--dry-run=`, which CLI11 takes for one without a value. ""
-// if there is none.
-std::string EmptySwitch(const CLI::App& root, const std::vector<std::string>& arguments);
+// Names the first option that has nothing after its `=`, "" if there is none. CLI11 takes `--dry-run=` for a switch without
+// a value, and gives `--caller= status` the next word.
+std::string EmptyValue(const CLI::App& root, const std::vector<std::string>& arguments);
 
 }  // namespace penstock

@@ -70,13 +70,13 @@ void PipelineTable::Delete(CallContext context, std::string name, bool force, bo
       kept = nullptr;
       let_go->Notify();
     };
-    PipelineEntry deleted{.name = name, .state = PipelineEntry::State::kDeleting};
+    PipelineEntry nothing;
     const auto job = std::make_shared<JobThread::Prepared>(
         JobThread::Prepare([this, key, join, name, purge, let_go, digest = context.payload_digest,
-                            pipeline = std::move(pipeline), deleted = std::move(deleted)]() mutable {
+                            pipeline = std::move(pipeline), nothing = std::move(nothing)]() mutable {
           let_go->WaitForNotification();
           const absl::Status purged = DeleteNow(key, digest, name, std::move(pipeline), purge);
-          Answer(key, join, purged.ok() ? absl::StatusOr<PipelineEntry>(std::move(deleted)) : purged);
+          Answer(key, join, purged.ok() ? absl::StatusOr<PipelineEntry>(std::move(nothing)) : purged);
         }));
     kept->DrainToDelete(force, [this, job] { deletions_.Post(std::move(*job)); });
   });
@@ -111,7 +111,7 @@ void PipelineTable::DeleteUnmade(const RequestKey& key, const std::string& paylo
         entries_.erase(name);
         makings_.erase(name);
       }
-      Answer(key, join, gone.ok() ? absl::StatusOr<PipelineEntry>(PipelineEntry{.name = name}) : gone);
+      Answer(key, join, gone.ok() ? absl::StatusOr<PipelineEntry>(PipelineEntry()) : gone);
     });
   });
   if (posted.ok()) return;
@@ -193,7 +193,7 @@ void PipelineTable::DeleteCheckpoint(CallContext context, CheckpointSource check
       });
       if (removed.ok()) {
         LogInfo("checkpoint deleted", {{"pipeline", checkpoint.pipeline}, {"checkpoint", checkpoint.id}});
-        return Answer(key, join, PipelineEntry{.name = checkpoint.pipeline});
+        return Answer(key, join, PipelineEntry());
       }
       Answer(key, join, WithValue(removed, "pipeline", checkpoint.pipeline));
     });

@@ -59,7 +59,7 @@ void PipelineTable::Publish(CallContext context, std::string name, std::string c
   const absl::StatusOr<bool> met = MetBefore(job->key, context.payload_digest);
   if (!met.ok()) return done(met.status());
   if (*met) return done(Get(name));
-  job->join = Begin(job->key, context, UnlessGone(name, std::move(done)), start);
+  job->join = Begin(job->key, context, std::move(done), start);
   if (job->join == nullptr) return;
   const absl::Status posted = Guarded("a publication", [&] {
     const auto planning = std::make_shared<Planning>(builder_.options().clock, kAgainSeconds, [this, job] {
@@ -121,14 +121,7 @@ absl::Status PipelineTable::RecordPublication(const PublishJob& job, const Publi
                                              .version = publication.version,
                                              .step = publication.step,
                                              .unix_nanos = absl::ToUnixNanos(publication.time)};
-  if (!job.key.request_id.empty()) {
-    change.request = PipelineRequest{.identity = job.key.caller,
-                                     .method = job.key.method,
-                                     .request_id = job.key.request_id,
-                                     .pipeline = job.name,
-                                     .payload_digest = job.payload_digest,
-                                     .status = CallStatus::kDone};
-  }
+  change.request = RequestOf(job.key, job.name, job.payload_digest);
   return journal_->Write(change);
 }
 

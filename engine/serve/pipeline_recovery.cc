@@ -33,6 +33,17 @@ absl::StatusOr<bool> PipelineTable::MetBefore(const RequestKey& key, const std::
   return true;
 }
 
+std::optional<PipelineRequest> PipelineTable::RequestOf(const RequestKey& key, const std::string& pipeline,
+                                                        const std::string& payload_digest) {
+  if (key.request_id.empty()) return std::nullopt;
+  return PipelineRequest{.identity = key.caller,
+                         .method = key.method,
+                         .request_id = key.request_id,
+                         .pipeline = pipeline,
+                         .payload_digest = payload_digest,
+                         .status = CallStatus::kDone};
+}
+
 absl::Status PipelineTable::RecordCreation(const RequestKey& key, const std::string& payload_digest,
                                            const std::string& life, const PipelineRecipe& recipe,
                                            const PipelineEntry& entry) const {
@@ -46,14 +57,7 @@ absl::Status PipelineTable::RecordCreation(const RequestKey& key, const std::str
       .specification = recipe.describe ? recipe.describe(made.plan(), recipe.spec.model, made.optimizer()) : "",
       .fingerprint = fingerprint_,
       .create_unix_nanos = absl::ToUnixNanos(entry.create_time)};
-  if (!key.request_id.empty()) {
-    change.request = PipelineRequest{.identity = key.caller,
-                                     .method = key.method,
-                                     .request_id = key.request_id,
-                                     .pipeline = entry.name,
-                                     .payload_digest = payload_digest,
-                                     .status = CallStatus::kDone};
-  }
+  change.request = RequestOf(key, entry.name, payload_digest);
   return journal_->Write(change);
 }
 
@@ -67,14 +71,7 @@ absl::Status PipelineTable::RecordDeletion(const RequestKey& key, const std::str
   }
   DaemonJournal::Change change;
   change.remove = name;
-  if (!key.request_id.empty()) {
-    change.request = PipelineRequest{.identity = key.caller,
-                                     .method = key.method,
-                                     .request_id = key.request_id,
-                                     .pipeline = name,
-                                     .payload_digest = payload_digest,
-                                     .status = CallStatus::kDone};
-  }
+  change.request = RequestOf(key, name, payload_digest);
   PENSTOCK_RETURN_IF_ERROR(journal_->Write(change));
   const std::shared_ptr<CheckpointFolder> checkpoints = builder_.options().checkpoints->FindFolder(name);
   if (checkpoints != nullptr) AutomaticCheckpoints::RemoveAll(*checkpoints, life);

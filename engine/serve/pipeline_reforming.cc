@@ -193,12 +193,13 @@ PipelineEntry PipelineTable::EndBuild(const std::string& name, absl::StatusOr<st
   PipelineEntry ended;
   std::shared_ptr<ServedPipeline> unwanted;
   std::function<void()> deletion;
+  bool loading;
   {
     absl::MutexLock lock(&mu_);
     PipelineEntry& entry = entries_.at(name);
     Making& making = makings_[name];
     making.building = false;
-    const bool loading = std::exchange(making.loading, false);
+    loading = std::exchange(making.loading, false);
     deletion = std::exchange(making.deletion, nullptr);
     entry.planning = nullptr;
     if (recipe.asked.has_value()) entry.spec = *std::move(recipe.asked);
@@ -225,7 +226,7 @@ PipelineEntry PipelineTable::EndBuild(const std::string& name, absl::StatusOr<st
       ended = entry;
     }
   }
-  if (!made.ok() && !IsDraining()) {
+  if (!made.ok() && !loading && !IsDraining()) {  // of a load its caller hears
     const bool waits = AwaitsGroup(made.status());
     Log(waits ? LogLevel::kWarning : LogLevel::kError,
         waits ? "a pipeline waits for its group, to be made again" : "a pipeline can't be made again",

@@ -103,10 +103,14 @@ PipelineTable::JoinPointer PipelineTable::Begin(const RequestKey& key, const Cal
       if (standing->remember) remember(standing->entry);
       call.now = std::move(standing->entry);
     }
-    if (!standing.has_value() && call.now.has_value() && call.now->ok()) {
-      // The pipeline itself, if it is still the one that was made then.
+    // A retry finds the pipeline of that name as it is now, as after a restart.
+    if (!standing.has_value() && call.now.has_value() && call.now->ok() && !(*call.now)->name.empty()) {
       const auto found = entries_.find((*call.now)->name);
-      if (found != entries_.end() && found->second.create_time == (*call.now)->create_time) call.now = found->second;
+      if (found != entries_.end()) {
+        call.now = Present(found->second);
+      } else {
+        call.now = PipelineNotFound((*call.now)->name);
+      }
     }
   }
   if (call.now.has_value()) done(*std::move(call.now));

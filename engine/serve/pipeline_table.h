@@ -202,7 +202,8 @@ class PipelineTable {
   // Begins the work under the lock, refuses it, or finds something standing and returns any error.
   using Start = std::function<absl::Status(std::optional<Standing>* standing)>;
   // The join of a new call, recorded; or nothing, when `done` was answered, by an earlier attempt, by what stands or by
-  // what `start` refused, or has joined one. `creates`: the pipeline whose creation the call is; empty: none.
+  // what `start` refused, or has joined one. `creates`: the pipeline whose creation the call is; empty: none. The answer
+  // of a deletion has no name: its retry looks for no pipeline.
   JoinPointer Begin(const RequestKey& key, const CallContext& context, EntryCallback done, const Start& start,
                     const std::string& creates = "") ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(const RequestKey& key, const JoinPointer& join, absl::StatusOr<PipelineEntry> answer)
@@ -228,7 +229,6 @@ class PipelineTable {
   absl::StatusOr<PipelineEntry> EndChange(const std::string& name, const std::weak_ptr<ServedPipeline>& changed,
                                           const absl::Status& status, const std::function<void(PipelineEntry&)>& change)
       ABSL_LOCKS_EXCLUDED(mu_);
-  static EntryCallback UnlessGone(const std::string& name, UpdateCallback done);
   bool Serves(const std::string& name, const std::weak_ptr<ServedPipeline>& changed) const ABSL_LOCKS_EXCLUDED(mu_);
   void MakeNext(const UpdatePointer& update, Planning* planning) ABSL_LOCKS_EXCLUDED(mu_);
   void EndUpdate(const UpdatePointer& update, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
@@ -312,6 +312,9 @@ class PipelineTable {
   // `before`: what it is again where nothing can be begun.
   void DeleteUnmade(const RequestKey& key, const std::string& payload_digest, const std::string& name, bool purge,
                     const JoinPointer& join, PipelineEntry::State before) ABSL_LOCKS_EXCLUDED(mu_);
+  // What a record says of the call that it makes; nothing where that has no request id.
+  static std::optional<PipelineRequest> RequestOf(const RequestKey& key, const std::string& pipeline,
+                                                  const std::string& payload_digest);
   // What the journal knows of a request; nothing where the log of this life does.
   absl::StatusOr<bool> MetBefore(const RequestKey& key, const std::string& payload_digest) ABSL_LOCKS_EXCLUDED(mu_);
   // Returns what kept checkpoints from being purged; the pipeline is gone all the same.

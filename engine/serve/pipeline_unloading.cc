@@ -56,15 +56,6 @@ absl::Status CheckKept(const ServedPipeline& pipeline) {
   return pipeline.CheckEmptyJournal();
 }
 
-PipelineRequest RequestOf(const RequestKey& key, const std::string& name, const std::string& payload_digest) {
-  return {.identity = key.caller,
-          .method = key.method,
-          .request_id = key.request_id,
-          .pipeline = name,
-          .payload_digest = payload_digest,
-          .status = CallStatus::kDone};
-}
-
 }  // namespace
 
 // --- Unloading.
@@ -162,7 +153,7 @@ absl::Status PipelineTable::RecordUnload(const UnloadJob& job) const {
   DaemonJournal::Change change;
   change.unload = JournalledUnload{
       .pipeline = job.name, .life = job.life, .unix_nanos = absl::ToUnixNanos(builder_.options().clock->WallNow())};
-  if (!job.key.request_id.empty()) change.request = RequestOf(job.key, job.name, job.payload_digest);
+  change.request = RequestOf(job.key, job.name, job.payload_digest);
   return journal_->Write(change);
 }
 
@@ -275,7 +266,7 @@ void PipelineTable::LoadNow(const LoadJob& job, Planning* planning) {
 absl::Status PipelineTable::RecordLoad(const LoadJob& job) const {
   DaemonJournal::Change change;
   change.load = job.name;
-  if (!job.key.request_id.empty()) change.request = RequestOf(job.key, job.name, job.payload_digest);
+  change.request = RequestOf(job.key, job.name, job.payload_digest);
   return journal_->Write(change);
 }
 
@@ -284,6 +275,10 @@ void PipelineTable::AnswerLoad(const LoadJob& job, const absl::Status& status, P
     Guarded("the log of a load", [&] { LogInfo("pipeline loaded", {{"pipeline", job.name}}); }).IgnoreError();
     return Answer(job.key, job.join, std::move(entry));
   }
+  Guarded("the log of a load", [&] {
+    LogWarning("pipeline not loaded",
+               {{"pipeline", job.name}, {"reason", ReasonOf(status)}, {"error", std::string(status.message())}});
+  }).IgnoreError();
   Answer(job.key, job.join, WithValue(status, "pipeline", job.name));
 }
 

@@ -88,7 +88,7 @@ void PipelineTable::Update(CallContext context, std::string name, PipelineRecipe
   const absl::StatusOr<bool> met = MetBefore(update->key, context.payload_digest);
   if (!met.ok()) return done(met.status());
   if (*met) return done(Get(name));
-  update->join = Begin(update->key, context, UnlessGone(name, std::move(done)), start);
+  update->join = Begin(update->key, context, std::move(done), start);
   if (update->join == nullptr) return;
   const absl::Status posted = Guarded("the update of a pipeline", [&] {
     const auto planning =
@@ -102,14 +102,6 @@ void PipelineTable::Update(CallContext context, std::string name, PipelineRecipe
     });
   });
   if (!posted.ok()) EndUpdate(update, posted);
-}
-
-// Of a retry: the pipeline that was changed then may be gone.
-PipelineTable::EntryCallback PipelineTable::UnlessGone(const std::string& name, UpdateCallback done) {
-  return [name, done = std::move(done)](absl::StatusOr<PipelineEntry> entry) {
-    const bool gone = entry.ok() && entry->pipeline == nullptr && entry->state == PipelineEntry::State::kReady;
-    done(gone ? PipelineNotFound(name) : std::move(entry));
-  };
 }
 
 absl::StatusOr<PipelineEntry> PipelineTable::BeginChange(const std::string& name, const AcceptUpdate& accept) {
@@ -184,14 +176,7 @@ absl::Status PipelineTable::RecordUpdate(const UpdateJob& update) const {
                                     .fingerprint = fingerprint_,
                                     .create_unix_nanos = absl::ToUnixNanos(entry.create_time)};
   }
-  if (!update.key.request_id.empty()) {
-    change.request = PipelineRequest{.identity = update.key.caller,
-                                     .method = update.key.method,
-                                     .request_id = update.key.request_id,
-                                     .pipeline = update.name,
-                                     .payload_digest = update.payload_digest,
-                                     .status = CallStatus::kDone};
-  }
+  change.request = RequestOf(update.key, update.name, update.payload_digest);
   return journal_->Write(change);
 }
 

@@ -23,6 +23,7 @@ namespace penstock {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -257,6 +258,14 @@ TEST_F(CommandLineTest, AnEmptyTextIsNoNumber) {
   std::ostringstream out;
   EXPECT_EQ(RunInto(out, {"pipeline", "create", "x", "--model", "gpt", "--batch-rows", ""}), 2);
   EXPECT_THAT(err_, HasSubstr("--batch-rows: takes no such value, got ''\n"));
+}
+
+TEST_F(CommandLineTest, NothingAfterAnEqualsSignTakesNoOtherWord) {
+  for (const std::string words : {"--caller= status", "status --caller=", "--output= pipeline list"}) {
+    std::ostringstream out;
+    EXPECT_EQ(RunInto(out, absl::StrSplit(words, ' ')), 2) << words;
+    EXPECT_THAT(err_, ContainsRegex("--(caller|output): takes no such value, got ''\n")) << words;
+  }
 }
 
 // Each command with each of its options that take no value, by the list of commands.

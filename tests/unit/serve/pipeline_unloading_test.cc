@@ -1,6 +1,8 @@
 // Pipelines that stand on disk alone, through the table, with fake engines.
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,6 +12,27 @@ namespace penstock {
 namespace {
 
 using State = PipelineEntry::State;
+
+// The one creation of an engine in its life waits.
+class HeldCreation {
+ public:
+  explicit HeldCreation(std::function<void()>& before_create) : before_create_(before_create) {
+    before_create_ = [this] {
+      begun_.Notify();
+      go_on_.WaitForNotification();
+    };
+  }
+  ~HeldCreation() { before_create_ = nullptr; }
+  HeldCreation(const HeldCreation&) = delete;
+  HeldCreation& operator=(const HeldCreation&) = delete;
+  void AwaitBegun() { begun_.WaitForNotification(); }
+  void GoOn() { go_on_.Notify(); }
+
+ private:
+  std::function<void()>& before_create_;
+  absl::Notification begun_;
+  absl::Notification go_on_;
+};
 
 class PipelineUnloadingTest : public testing::JournalledTable {
  protected:
@@ -30,13 +53,14 @@ class PipelineUnloadingTest : public testing::JournalledTable {
   absl::StatusOr<PipelineEntry> Load(const std::string& request_id = "") {
     return Run(&PipelineTable::Load, request_id);
   }
-  absl::Status Delete() {
+  absl::Status Delete(const std::string& request_id = "") {
     absl::Status deleted;
     absl::Notification done;
-    table_->Delete({.caller = "ann"}, "gpt", /*force=*/false, /*purge=*/false, [&](const absl::Status& status) {
-      deleted = status;
-      done.Notify();
-    });
+    table_->Delete({.caller = "ann", .request_id = request_id}, "gpt", /*force=*/false, /*purge=*/false,
+                   [&](const absl::Status& status) {
+                     deleted = status;
+                     done.Notify();
+                   });
     done.WaitForNotification();
     return deleted;
   }
@@ -120,46 +144,63 @@ TEST_F(PipelineUnloadingTest, ARetryOfWhatFoundItDoneChangesNothing) {
   EXPECT_TRUE(loaded.expired()) << "what is remembered keeps nothing";
 }
 
+// Of any call, in this life or after a restart.
+TEST_F(PipelineUnloadingTest, ARetryFindsThePipelineOfThatNameAsItIsNow) {
+  ASSERT_TRUE(Create("gpt").ok());
+  ASSERT_TRUE(Unload("unload").ok());
+  ASSERT_TRUE(Load("load").ok());
+  ASSERT_TRUE(Delete("delete").ok());
+  const auto retries_find = [this](const std::optional<State>& now) {
+    for (const bool restarted : {false, true}) {
+      if (restarted) {
+        ASSERT_TRUE(Restart().ok());
+      }
+      for (const absl::StatusOr<PipelineEntry>& retry : {Unload("unload"), Load("load")}) {
+        if (now.has_value()) {
+          ASSERT_TRUE(retry.ok()) << retry.status();
+          EXPECT_EQ(retry->state, *now);
+        } else {
+          EXPECT_EQ(ReasonOf(retry.status()), "PIPELINE_NOT_FOUND") << restarted;
+        }
+      }
+      EXPECT_TRUE(Delete("delete").ok());
+    }
+  };
+  retries_find(std::nullopt);
+  ASSERT_TRUE(Create("gpt").ok());
+  retries_find(State::kReady);
+  ASSERT_TRUE(Unload().ok());
+  retries_find(State::kUnloaded);
+}
+
 TEST_F(PipelineUnloadingTest, ARetryOfWhatJoinedAnotherCallChangesNothing) {
   ASSERT_TRUE(Create("gpt").ok());
   ASSERT_TRUE(Unload().ok());
-  absl::Notification begun;
-  absl::Notification go_on;
-  before_create_ = [&] {
-    begun.Notify();
-    go_on.WaitForNotification();
-  };
+  HeldCreation held(before_create_);
   Thread first("first", [&] { EXPECT_TRUE(Load("one").ok()); });
-  begun.WaitForNotification();
+  held.AwaitBegun();
   absl::Notification joined;
   table_->Load({.caller = "ann", .request_id = "two"}, "gpt", [&](const absl::StatusOr<PipelineEntry>& entry) {
     EXPECT_EQ(entry->state, State::kReady);
     joined.Notify();
   });
-  go_on.Notify();
+  held.GoOn();
   joined.WaitForNotification();
   first.Join();
-  before_create_ = nullptr;
   ASSERT_TRUE(Unload().ok());
   EXPECT_EQ(Load("two")->state, State::kUnloaded);
   EXPECT_EQ(Now(), State::kUnloaded);
 }
 
 TEST_F(PipelineUnloadingTest, OneThatIsBeingCreatedIsNotReady) {
-  absl::Notification begun;
-  absl::Notification go_on;
-  before_create_ = [&] {
-    begun.Notify();
-    go_on.WaitForNotification();
-  };
+  HeldCreation held(before_create_);
   Thread creation("creation", [&] { EXPECT_TRUE(Create("gpt").ok()); });
-  begun.WaitForNotification();
+  held.AwaitBegun();
   const absl::Status refused = Unload().status();
   EXPECT_EQ(ReasonOf(refused), "PIPELINE_NOT_READY") << refused;
   EXPECT_NE(std::string(refused.message()).find("is being created"), std::string::npos) << refused;
-  go_on.Notify();
+  held.GoOn();
   creation.Join();
-  before_create_ = nullptr;
 }
 
 TEST_F(PipelineUnloadingTest, ADrainRefusesBoth) {
