@@ -18,7 +18,6 @@ namespace penstock {
 namespace {
 
 constexpr unsigned kFrames = 1;       // the number of our active message
-constexpr int kProgressPerTurn = 64;  // so that commands are not kept waiting
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 // What a UCX call takes for a list of pieces.
@@ -307,12 +306,8 @@ void UcxWorker::CloseEndpoint(Peer& peer) {
 // --- Turns.
 
 bool UcxWorker::Turn(int64_t now_nanos) {
-  bool more = false;
-  for (int i = 0; i < kProgressPerTurn; ++i) {
-    more = ucx_->ucp_worker_progress(worker_) != 0;
-    TakeEnded();
-    if (!more) break;
-  }
+  bool more = ucx_->ucp_worker_progress(worker_) != 0;
+  TakeEnded();
   std::erase_if(requests_, [this](ucs_status_ptr_t request) {
     if (ucx_->ucp_request_check_status(request) == UCS_INPROGRESS) return false;
     ucx_->ucp_request_free(request);

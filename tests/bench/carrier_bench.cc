@@ -7,6 +7,7 @@
 // Two processes have a core each, as two ranks. --environment prints what this program sets for UCX, as the daemon does:
 // another program that is compared with it needs the same (carrier_cost.py).
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,6 +64,16 @@ std::unique_ptr<Carrier> MakeCarrier(const Options& options, TimerQueue* timers,
   return *std::move(carrier);
 }
 
+// Of huge pages where the kernel gives them, as ucx_perftest's: what is compared is the carriers, not their memory.
+std::shared_ptr<char> HugePages(int64_t bytes) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  auto* const memory = static_cast<char*>(std::aligned_alloc(kHugePage, bytes));
+  PENSTOCK_CHECK(memory != nullptr);
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  std::fill_n(memory, bytes, 'x');
+  return {memory, &std::free};
+}
+
 // One end: sends frames, counts those that have left and those that came, and answers where it is asked to.
 class Side {
  public:
@@ -83,7 +94,7 @@ class Side {
     std::string header(100, 'h');
     header.front() = what;
     carrier->Send(other_, {.header = std::move(header),
-                           .payload = {{bytes_->data(), bytes, std::shared_ptr<char>(bytes_->data(), left)}}});
+                           .payload = {{bytes_.get(), bytes, std::shared_ptr<char>(bytes_.get(), left)}}});
   }
   void AwaitLeft(int64_t frames) { Await(&left_, frames); }
   void AwaitCame(int64_t frames) { Await(&came_, frames); }
@@ -102,7 +113,7 @@ class Side {
   absl::StatusOr<Landing> Land(std::string_view header, int64_t bytes) {
     ++open_;
     if (header.front() != kPlain) asked_ = header.front();
-    return Landing{.places = {{bytes_->data(), bytes, bytes_}}, .on_ended = [this, bytes](const absl::Status&) {
+    return Landing{.places = {{bytes_.get(), bytes, bytes_}}, .on_ended = [this, bytes](const absl::Status&) {
                      {
                        absl::MutexLock lock(&mu_);
                        ++came_;
@@ -117,7 +128,7 @@ class Side {
   }
 
   const Rank other_;
-  const std::shared_ptr<std::string> bytes_ = std::make_shared<std::string>(kLargest, 'x');
+  const std::shared_ptr<char> bytes_ = HugePages(kLargest);
   // The carrier's: handlers of an edge run one at a time.
   int open_ = 0;
   char asked_ = kPlain;

@@ -3,7 +3,7 @@
     build/deps/test-venv/bin/python tests/bench/carrier_cost.py --bench build/release/tests/bench/carrier_bench
 
 It needs ucx_perftest (Debian: ucx-utils). In each round all programs move the same bytes in turn, with four frames under way and a header
-of 100 bytes each; at last 1 KiB goes to and fro. ucx_perftest has the same environment and error handling as Penstock. It polls, as it does
+of 100 bytes each; at last 1 KiB goes to and fro. ucx_perftest has the same environment, error handling and kind of memory. It polls, as it does
 by itself, or sleeps while nothing comes, as Penstock must beside lanes that compute. Ratios are of the same round.
 """
 
@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/integration"))
 
 SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
-MOVED = 512  # MiB for each size
+MOVED = 1024  # MiB for each size
 PING = 1024
 PINGS = 2000
 HEADER = 100
@@ -85,7 +85,7 @@ def name_of(size: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", required=True)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     if shutil.which(PEER) is None:
         parser.error(f"{PEER} is not there; on Debian: apt-get install ucx-utils")
