@@ -5,6 +5,7 @@
 #include <grpc/support/log.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -227,6 +228,15 @@ int LendUntilStopped(const penstock::DaemonOptions& options, const sigset_t& sig
   return 0;
 }
 
+// To what the machine allows, which is often far above the usual 1,024: each connection takes one, and the listener of
+// gRPC 1.51 never accepts again once it has found none.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Run(int count, char** values) {
   using namespace penstock;
   // Debian's Abseil was built with its search for deadlocks, which takes one lock of the whole process at every lock.
@@ -239,6 +249,7 @@ int Run(int count, char** values) {
     std::fprintf(stderr, "penstockd: %s\n", std::string(line.status().message()).c_str());
     return kUsage;
   }
+  RaiseFileLimit();
   const sigset_t signals = BlockEndSignals();
   if (line->action == CommandLine::Action::kPrint) {
     std::fputs(line->text.c_str(), stdout);

@@ -28,6 +28,10 @@ absl::Status FromErrno(std::string_view operation, const std::string& path, int 
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
     return Error(absl::StatusCode::kResourceExhausted, "STORAGE_FULL", message).With("path", path);
   }
+  if (error == EMFILE || error == ENFILE) {
+    return Error(absl::StatusCode::kResourceExhausted, "HOST_MEMORY", absl::StrCat(message, ": no descriptor is left"))
+        .With("path", path);
+  }
   const absl::StatusCode code = error == ENOENT ? absl::StatusCode::kNotFound : absl::StatusCode::kInternal;
   return WithValue(absl::Status(code, message), "path", path);
 }

@@ -43,10 +43,14 @@ absl::Status FollowingCoordinator::PutTies(const TiedGradients& ties) {
   return absl::OkStatus();
 }
 
-void FollowingCoordinator::Grant(const StepDecision& decision) {
+absl::Status FollowingCoordinator::Grant(const StepDecision& decision) {
+  if (norms_missing_.load(std::memory_order_acquire) > 0 || Granted()) {
+    return BadRankMessage("grant", "must come once, when this rank has told its norms", "another");
+  }
   decision_ = decision;
   granted_.store(true, std::memory_order_release);
   hooks_.wake();
+  return absl::OkStatus();
 }
 
 void FollowingCoordinator::PutDue() {

@@ -39,7 +39,8 @@ class FollowingCoordinator final : public RunCoordinator {
   void Stop();
   // Of all uses, once, when this rank has told its own; those stay. Fails: RANK_MESSAGE.
   absl::Status PutTies(const TiedGradients& ties);
-  void Grant(const StepDecision& decision);
+  // Once, when this rank has told its norms. Fails: RANK_MESSAGE.
+  absl::Status Grant(const StepDecision& decision);
   void PutDue();
   const std::shared_ptr<InferenceTicket>& ticket() const { return ticket_; }
 

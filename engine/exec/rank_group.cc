@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
@@ -19,9 +18,7 @@ namespace {
 // Which rank an error says is lost. May throw.
 std::optional<Rank> LostRank(const absl::Status& why) {
   if (ReasonOf(why) != "RANK_LOST") return std::nullopt;
-  int rank = 0;
-  if (!absl::SimpleAtoi(ValuesOf(why)["rank"], &rank)) return std::nullopt;
-  return Rank(rank);
+  return RankNamedIn(why);
 }
 
 }  // namespace
@@ -225,8 +222,7 @@ void RankGroup::GiveUpValues(int64_t run) {
 void RankGroup::Failed(Rank rank, int64_t run, const absl::Status& why) {
   const Hold leader = HoldOf(run);  // also where the rank has left: what it had sent may be refused
   if (!leader) return;
-  const absl::Status told =
-      Guarded("what a rank tells", [&] { leader->Fail(WithValue(why, "rank", absl::StrCat(rank.value()))); });
+  const absl::Status told = Guarded("what a rank tells", [&] { leader->Fail(ToldBy(rank, why)); });
   if (!told.ok()) leader->Fail(told);
 }
 

@@ -141,6 +141,7 @@ class RankGroup final : public RankEvents {
   // The run that a rank tells of: it has started, the rank has not left it, and has told no such thing of it. That it
   // leaves (null), Leave() notes. Fails: RANK_MESSAGE; takes no memory else.
   absl::StatusOr<std::shared_ptr<Run>> Hear(Rank rank, int64_t run, bool Told::*what) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckWhole(const StatesOfStages& states) const;  // RANK_MESSAGE
   // What a rank tells must be what it can know: RANK_MESSAGE.
   absl::Status CheckTies(Rank rank, const Run& run, const TiedGradients& own) const;
   absl::Status CheckStages(Rank rank, const Run& run, const std::vector<NormsOfStage>& norms) const;

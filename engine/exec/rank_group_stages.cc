@@ -9,6 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
+#include "engine/base/rank_message.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/rank_group.h"
 #include "engine/exec/tied_parameters.h"
@@ -122,7 +123,29 @@ absl::StatusOr<NamedTensors> RankGroup::State(bool with_optimizer) const {
   PENSTOCK_RETURN_IF_ERROR(Ask<StatesOfStages>(
       [&](Rank, RankCommands& to, auto done) { to.ReadState(with_optimizer, std::move(done)); },
       [&](Rank, StatesOfStages read) { std::move(read.begin(), read.end(), std::back_inserter(states)); }));
+  PENSTOCK_RETURN_IF_ERROR(CheckWhole(states));
   return InModelOrder(std::move(states));
+}
+
+// What is saved may be all that is left of the calls before it. Slots of optimizers come and go with its settings.
+absl::Status RankGroup::CheckWhole(const StatesOfStages& states) const {
+  const auto same = [](const NamedTensor& one, const NamedTensor& other) {
+    return one.name == other.name && one.tensor.sizes() == other.tensor.sizes() &&
+           one.tensor.scalar_type() == other.tensor.scalar_type();
+  };
+  for (int stage = 0; stage <= last_stage(); ++stage) {
+    const Rank rank = plan_.stages[stage].rank;
+    if (!others_.contains(rank)) continue;
+    const auto of_stage = [stage](const StateOfStage& state) { return state.stage == stage; };
+    const auto read = std::find_if(states.begin(), states.end(), of_stage);
+    const auto shapes = std::find_if(elsewhere_.shapes.begin(), elsewhere_.shapes.end(), of_stage);
+    const bool whole =
+        read != states.end() && shapes != elsewhere_.shapes.end() &&
+        std::equal(read->saved.begin(), read->saved.end(), shapes->saved.begin(), shapes->saved.end(), same);
+    if (whole) continue;
+    return ToldBy(rank, BadRankMessage("states", absl::StrCat("must have what stage ", stage, " has"), "others"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<NamedTensors> RankGroup::Gradients(TiedGradients places) const {

@@ -279,7 +279,9 @@ void RankHost::PutTies(int64_t run, TiedGradients ties) {
 
 void RankHost::Grant(int64_t run, StepDecision decision) {
   commands_.Post([this, run, decision] {
-    if (const auto coordinator = CoordinatorOf(run)) coordinator->Grant(decision);
+    const auto coordinator = CoordinatorOf(run);
+    if (coordinator == nullptr) return;
+    if (absl::Status lie = coordinator->Grant(decision); !lie.ok()) coordinator->Fail(std::move(lie));
   });
 }
 

@@ -210,7 +210,9 @@ class Stage {
   NamedTensors parameters_;
   std::unique_ptr<Optimizer> optimizer_;
 
-  at::Tensor SumOfUses(const std::vector<at::Tensor>& gradients) const;  // undefined if none has one
+  // Of the parameter's shape and type, undefined if none has one. Throws for one that is not as the parameter: another
+  // rank has told it.
+  at::Tensor SumOfUses(const StageTie& tie, const TiedGradients& board) const;
   void OwnGradients();
   void AddEarlierGradients();
   void Keep(const at::Tensor& tensor, bool always);

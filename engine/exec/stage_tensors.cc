@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
+#include "engine/base/rank_message.h"
 #include "engine/base/shape_text.h"
 #include "engine/device/copy_tensors.h"
 #include "engine/device/torch_status.h"
@@ -127,10 +128,16 @@ void Stage::ShareTiedGradients(TiedGradients& board) const {
   }
 }
 
-at::Tensor Stage::SumOfUses(const std::vector<at::Tensor>& gradients) const {
+at::Tensor Stage::SumOfUses(const StageTie& tie, const TiedGradients& board) const {
+  const NamedTensor& parameter = parameters_[tie.uses[0].parameter];
   at::Tensor sum;
-  for (const at::Tensor& gradient : gradients) {
+  for (const at::Tensor& gradient : board.at(tie.group)) {
     if (!gradient.defined()) continue;
+    if (gradient.sizes() != parameter.tensor.sizes() || gradient.scalar_type() != parameter.tensor.scalar_type()) {
+      ThrowStatus(BadRankMessage("ties.gradients",
+                                 absl::StrCat("must be as ", parameter.name, ", ", ShapeText(parameter.tensor.sizes())),
+                                 ShapeText(gradient.sizes())));
+    }
     const at::Tensor here = ToDevice(gradient, parts_.device);  // another stage's may stand elsewhere
     if (sum.defined()) {
       sum.add_(here);
@@ -145,7 +152,7 @@ std::vector<at::Tensor> Stage::SumTiedGradients(const TiedGradients& board) {
   const at::NoGradGuard no_graph;
   summed_ties_ = true;
   for (const StageTie& tie : parts_.ties) {
-    const at::Tensor sum = SumOfUses(board.at(tie.group));
+    const at::Tensor sum = SumOfUses(tie, board);
     for (size_t u = 0; u < tie.uses.size(); ++u) {
       parameters_[tie.uses[u].parameter].tensor.mutable_grad() = u == 0 ? sum : at::Tensor();
     }
@@ -231,7 +238,7 @@ NamedTensors Stage::Gradients(const TiedGradients& board) const {
   std::vector<at::Tensor> gradients;
   for (const NamedTensor& parameter : parameters_) gradients.push_back(parameter.tensor.grad());
   for (const StageTie& tie : parts_.ties) {
-    if (tie.owner) gradients[tie.uses[0].parameter] = SumOfUses(board.at(tie.group));
+    if (tie.owner) gradients[tie.uses[0].parameter] = SumOfUses(tie, board);
   }
   NamedTensors named;
   for (size_t i = 0; i < parameters_.size(); ++i) {

@@ -90,6 +90,8 @@ void PipelineTable::LoseNow(const std::string& name, uint64_t number, const absl
     if (entry.pipeline == nullptr || entry.state == PipelineEntry::State::kDeleting) return;
     entry.spec.optimizer = entry.pipeline->pipeline().optimizer();
     entry.error = WithValue(why, "pipeline", name);
+    ServedPipeline::Statistics last = entry.pipeline->statistics();
+    entry.rest = {last.step, std::move(last.state_token), entry.pipeline->publication()};
     pipeline = std::move(entry.pipeline);
     entry.pipeline = nullptr;
     Making& making = makings_[name];

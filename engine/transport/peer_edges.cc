@@ -338,6 +338,13 @@ void PeerEdges::OnTaken(const FrameHeader& header, Channel& channel) {
 absl::StatusOr<Landing> PeerEdges::OnMessage(const FrameHeader& header, const std::shared_ptr<Channel>& channel) {
   const Rank from = header.from;
   const int64_t bytes = header.payload_bytes;
+  if (bytes > options_.most_bytes) {
+    const absl::Status lie = BadRankMessage(
+        "payload_bytes", absl::StrCat("must be at most ", options_.most_bytes, ", this process's memory"),
+        absl::StrCat(bytes));
+    Refuse(*channel, from, lie);
+    return lie;
+  }
   bool beyond = true;
   const absl::Status counting = Guarded("a message between ranks", [&] {
     absl::MutexLock lock(&channel->mu);

@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/base/clock.h"
 #include "engine/base/ids.h"
+#include "engine/base/memory_bound.h"
 #include "engine/observe/group_figures.h"
 #include "engine/transport/carrier.h"
 #include "engine/transport/frame_header.h"
@@ -66,6 +67,7 @@ class PeerEdges {
     GroupIdentity group;
     Rank self;
     std::function<void(Rank, const absl::Status&)> on_lost = {};  // may be empty
+    int64_t most_bytes = MemoryBoundBytes();                      // of a payload: what has no room is refused unread
     Clock* clock = RealClock();                                   // usually only tests set this
   };
 

@@ -1,6 +1,10 @@
 #include "engine/ucx/ucx_worker.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -13,11 +17,14 @@
 #include "engine/base/status_macros.h"
 #include "engine/ucx/ucx_environment.h"
 #include "engine/ucx/ucx_library.h"
+#include "engine/wire/checksum.h"
 
 namespace penstock {
 namespace {
 
-constexpr unsigned kFrames = 1;       // the number of our active message
+constexpr unsigned kFrames = 1;                 // the number of our active message
+constexpr uint32_t kAddressMagic = 0x58435550;  // "PUCX"
+constexpr size_t kDescriptors = 32;             // that a worker may open
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 // What a UCX call takes for a list of pieces.
@@ -37,6 +44,35 @@ struct Buffer {
 
   std::vector<ucp_dt_iov_t> parts;
 };
+
+// An address as peers are told it. UCX reads one without looking how long it is, and ends the process where it makes no
+// sense: nothing may come to it that no UcxWorker has told.
+constexpr size_t kAddressFrame = 2 * sizeof(uint32_t);
+
+std::string Framed(std::string_view address) {
+  const uint32_t frame[] = {kAddressMagic, Crc32c(address)};
+  static_assert(sizeof(frame) == kAddressFrame);
+  std::string framed(reinterpret_cast<const char*>(frame), sizeof(frame));
+  framed.append(address);
+  return framed;
+}
+
+bool IsAddress(std::string_view framed) {
+  return framed.size() > kAddressFrame && framed == Framed(framed.substr(kAddressFrame));
+}
+
+// UCX ends the process where it finds none for its sockets.
+absl::Status CheckDescriptors() {
+  std::array<int, kDescriptors> held;
+  for (int& one : held) one = eventfd(0, EFD_CLOEXEC);
+  const bool all = held.back() >= 0;
+  for (const int one : held) {
+    if (one >= 0) close(one);
+  }
+  return all ? absl::OkStatus()
+             : Error(absl::StatusCode::kResourceExhausted, "HOST_MEMORY",
+                     absl::StrCat("fewer than ", kDescriptors, " descriptors are left for UCX"));
+}
 
 }  // namespace
 
@@ -104,6 +140,7 @@ absl::Status UcxWorker::Unusable(std::string_view what, ucs_status_t status) con
 }
 
 absl::Status UcxWorker::Open() {
+  PENSTOCK_RETURN_IF_ERROR(CheckDescriptors());
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucx_->ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return Unusable("UCX's settings can't be read", status);
@@ -126,7 +163,7 @@ absl::Status UcxWorker::Open() {
   attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
   status = ucx_->ucp_worker_query(worker_, &attributes);
   if (status != UCS_OK) return Unusable("UCX does not tell its address", status);
-  address_.assign(reinterpret_cast<const char*>(attributes.address), attributes.address_length);
+  address_ = Framed({reinterpret_cast<const char*>(attributes.address), attributes.address_length});
   ucx_->ucp_worker_release_address(worker_, attributes.address);
   if (static_cast<int64_t>(attributes.max_am_header) < kMaximumFrameHeaderBytes) {
     return Error(absl::StatusCode::kFailedPrecondition, "FEATURE_DISABLED",
@@ -158,19 +195,24 @@ absl::Status UcxWorker::Start(const std::map<Rank, std::string>& peers, Carrier:
 }
 
 absl::StatusOr<ucp_ep_h> UcxWorker::Connect(Peer* peer, const std::string& address) {
-  if (address.empty()) {
-    return Error(absl::StatusCode::kUnavailable, "RANK_LOST",
-                 absl::StrCat("rank ", peer->rank.value(), " has told no address"));
+  if (!IsAddress(address)) {
+    return Error(
+               absl::StatusCode::kUnavailable, "RANK_LOST",
+               absl::StrCat("rank ", peer->rank.value(), " has told no address of UCX, but ", address.size(), " bytes"))
+        .With("rank", ToString(peer->rank));
   }
   ucp_ep_params_t params = {};
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data() + kAddressFrame);
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = &ErrorCallback, .arg = peer};
   ucp_ep_h endpoint = nullptr;
   const ucs_status_t status = ucx_->ucp_ep_create(worker_, &params, &endpoint);
-  if (status != UCS_OK) return Lost(absl::StrCat("rank ", peer->rank.value(), " can't be reached"), status);
+  if (status != UCS_OK) {
+    return WithValue(Lost(absl::StrCat("rank ", peer->rank.value(), " can't be reached"), status), "rank",
+                     ToString(peer->rank));
+  }
   return endpoint;
 }
 

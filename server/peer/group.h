@@ -38,6 +38,9 @@ struct RankDescription {
   std::string address;  // of the host, as the leader sees it
 };
 
+// Where a generation ends and no rank is lost.
+inline constexpr Rank kNobody(-1);
+
 // One forming of a group. The addresses are those of carriers that were opened for it.
 struct Group {
   GroupIdentity identity;

@@ -1,10 +1,14 @@
 #include "server/peer/group_convert.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "engine/base/rank_message.h"
 #include "engine/base/status_macros.h"
 
@@ -30,6 +34,20 @@ absl::Status CheckName(const std::string& name, const char* field) {
   if (printable && name.size() <= kMaximumNameBytes) return absl::OkStatus();
   return BadRankMessage(field, absl::StrCat("must be printable, and at most ", kMaximumNameBytes, " bytes"),
                         absl::StrCat(name.size(), " bytes"));
+}
+
+// As a rank's own flags allow it: "cuda:0".
+absl::Status CheckDevice(const peer::v1::RankDevice& device) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(device.name(), absl::MaxSplits(':', 1));
+  const bool word = !parts.first.empty() && std::all_of(parts.first.begin(), parts.first.end(), absl::ascii_islower);
+  const bool number = !parts.second.empty() && parts.second.size() <= 3 &&
+                      std::all_of(parts.second.begin(), parts.second.end(), absl::ascii_isdigit);
+  if (!word || !number || device.name().size() > kMaximumNameBytes) {
+    return BadRankMessage("hello.devices.name", "must be a kind and a number, as cuda:0",
+                          absl::CHexEscape(device.name().substr(0, kMaximumNameBytes)));
+  }
+  if (device.memory_bytes() >= 0) return absl::OkStatus();
+  return BadRankMessage("hello.devices.memory_bytes", "must not be negative", absl::StrCat(device.memory_bytes()));
 }
 
 }  // namespace
@@ -95,8 +113,12 @@ absl::StatusOr<RankDescription> FromProto(const peer::v1::Hello& hello) {
   rank.followed = Epoch(hello.followed_epoch());
   rank.instructions = hello.instructions();
   rank.carrier = hello.carrier();
+  std::set<std::string> names;
   for (const peer::v1::RankDevice& device : hello.devices()) {
-    PENSTOCK_RETURN_IF_ERROR(CheckName(device.name(), "hello.devices.name"));
+    PENSTOCK_RETURN_IF_ERROR(CheckDevice(device));
+    if (!names.insert(device.name()).second) {
+      return BadRankMessage("hello.devices.name", "must stand once", device.name());
+    }
     rank.devices.push_back({.name = device.name(), .memory_bytes = device.memory_bytes()});
   }
   PENSTOCK_RETURN_IF_ERROR(CheckName(hello.build(), "hello.build"));

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
@@ -103,11 +102,6 @@ absl::Status Membership::Refuse(const absl::Status& why, Rank rank) {
 absl::Status Membership::RefuseStranger(const absl::Status& why) {
   absl::MutexLock lock(&mu_);
   return Refuse(why, Rank(-1));
-}
-
-std::optional<Rank> RankNamedIn(const absl::Status& why) {
-  int rank;
-  return absl::SimpleAtoi(ValuesOf(why)["rank"], &rank) ? std::optional(Rank(rank)) : std::nullopt;
 }
 
 absl::StatusOr<MemberId> Membership::Join(const RankDescription& rank, std::shared_ptr<MemberLine> line) {
@@ -259,7 +253,7 @@ void Membership::Failed(MemberId id, const GroupIdentity& group, const absl::Sta
       LogWarning("a rank can't go on with the group",
                  {{"rank", ToString(rank)}, {"problem", std::string(why.message())}});
       pause_end_nanos_ = options_.clock->NowNanos() + absl::ToInt64Nanoseconds(kPause);
-      EndGeneration(RankNamedIn(why).value_or(rank), why);
+      EndGeneration(RankNamedIn(why).value_or(kNobody), why);
     }
     posted_.push_back([this, rank, group, why] { listener_->OnFailed(rank, group, why); });
   }
@@ -271,8 +265,9 @@ void Membership::Told(MemberId id, MessagePart part) {
     absl::MutexLock lock(&mu_);
     const Member* member = MemberOf(id);
     if (member == nullptr) return;
-    posted_.push_back([this, rank = member->rank.rank, part = std::move(part)]() mutable {
-      listener_->OnTold(rank, std::move(part));
+    posted_.push_back([this, id, rank = member->rank.rank, part = std::move(part)]() mutable {
+      const absl::Status heard = Guarded("what a rank tells", [&] { return listener_->OnTold(rank, std::move(part)); });
+      if (!heard.ok()) GiveUp(id, heard);
     });
   }
   Deliver();
@@ -290,21 +285,20 @@ void Membership::Lose(Rank rank, const absl::Status& why) {
   posted_.push_back([this, rank, why] { listener_->OnLost(rank, why); });
 }
 
-void Membership::Leave(MemberId id, const absl::Status& why) {
+void Membership::Leave(MemberId id, const absl::Status& why) { Lose(id, absl::StrCat("has left: ", why.message())); }
+
+// A stay that is over is nobody's: the rank may have joined again.
+void Membership::GiveUp(MemberId id, const absl::Status& why) {
+  Lose(id, absl::StrCat("was given up: ", why.message()));
+}
+
+void Membership::Lose(MemberId id, const std::string& how) {
   {
     absl::MutexLock lock(&mu_);
     const Member* member = MemberOf(id);
     if (member == nullptr) return;
     const Rank rank = member->rank.rank;
-    Lose(rank, RankLost(rank, absl::StrCat("has left: ", why.message())));
-  }
-  Deliver();
-}
-
-void Membership::GiveUp(Rank rank, const absl::Status& why) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (members_.contains(rank)) Lose(rank, RankLost(rank, absl::StrCat("was given up: ", why.message())));
+    Lose(rank, RankLost(rank, how));
   }
   Deliver();
 }
@@ -348,7 +342,7 @@ int64_t Membership::Look() {
           continue;
         }
         pause_end_nanos_ = now + absl::ToInt64Nanoseconds(kPause);
-        EndGeneration(rank, RankLost(rank, late));
+        EndGeneration(kNobody, RankLost(rank, late));
       }
     }
     // A pause may begin meanwhile, or a member join.

@@ -36,6 +36,7 @@ class MemberLine {
   virtual void Ping(int64_t leader_nanos) = 0;
   virtual void Prepare(const GroupIdentity& group) = 0;
   virtual void Form(const Group& group) = 0;
+  // `cause`: whose edges of every generation are over; kNobody: the generation alone could not be made.
   virtual void Dissolve(const GroupIdentity& group, Rank cause, const absl::Status& why) = 0;
   virtual void Draining(bool draining) = 0;
   // A message of whoever uses the group, whole.
@@ -60,12 +61,9 @@ class MembershipListener {
   // A member can't go on with the generation, which is over, or with an earlier one, whose edges pipelines may use; the
   // member stays. Where its edge to a peer has failed, the error names that one (RankNamedIn).
   virtual void OnFailed(Rank rank, const GroupIdentity& group, const absl::Status& why) = 0;
-  // A piece of what a member says to whoever uses the group, in order.
-  virtual void OnTold(Rank rank, MessagePart part) = 0;
+  // A piece of what a member says to whoever uses the group, in order. With an error the member is given up.
+  virtual absl::Status OnTold(Rank rank, MessagePart part) = 0;
 };
-
-// The rank that an error is about: the peer of an edge that has failed.
-std::optional<Rank> RankNamedIn(const absl::Status& why);
 
 // Keeps the members of a leader's group and leads them from one generation to the next.
 //
@@ -114,8 +112,6 @@ class Membership {
   void Failed(MemberId id, const GroupIdentity& group, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   void Told(MemberId id, MessagePart part) ABSL_LOCKS_EXCLUDED(mu_);
   void Leave(MemberId id, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
-  // Whoever uses the group can't go on with that rank, which leaves.
-  void GiveUp(Rank rank, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   // The leader finishes its work and ends, or goes on: who is told to stop now lends its devices until then.
   void Drain(bool draining) ABSL_LOCKS_EXCLUDED(mu_);
@@ -153,6 +149,8 @@ class Membership {
   void BeginGeneration() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndGeneration(Rank cause, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Lose(Rank rank, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Lose(MemberId id, const std::string& how) ABSL_LOCKS_EXCLUDED(mu_);
+  void GiveUp(MemberId id, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   // Runs what was posted, unless another thread does.
   void Deliver() ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -110,7 +110,7 @@ void GroupCarriers::Dissolve(Rank cause, const absl::Status& why) {
   }
   for (const std::weak_ptr<PeerEdges>& one : all) {
     const std::shared_ptr<PeerEdges> edges = one.lock();
-    if (edges != nullptr && cause != options_.self) edges->Lose(cause, why);
+    if (edges != nullptr && cause != options_.self && cause != kNobody) edges->Lose(cause, why);
   }
   LetGo();
 }

@@ -15,7 +15,7 @@ GroupMember::GroupMember(GroupCarriers::Options options, Answers answers)
       answers_(std::move(answers)) {}
 
 void GroupMember::Close() {
-  Dissolve(carriers_.self(), absl::CancelledError("the group is closed"));
+  Dissolve(kNobody, absl::CancelledError("the group is closed"));
   jobs_.Close();
 }
 

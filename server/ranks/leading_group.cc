@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
 #include "engine/base/log.h"
+#include "engine/base/rank_message.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/device_pool.h"
 #include "engine/exec/rank_transport.h"
@@ -175,21 +176,17 @@ void LeadingGroup::LosePipelines(Rank rank, const absl::Status& why, const std::
   }
 }
 
-void LeadingGroup::OnTold(Rank rank, MessagePart part) {
-  const absl::Status told = Guarded("a report of a rank", [&]() -> absl::Status {
-    PENSTOCK_ASSIGN_OR_RETURN(auto whole, readers_[rank].Take(part));
-    if (!whole.has_value()) return absl::OkStatus();
-    std::shared_ptr<RankConversation> conversation;
-    {
-      absl::MutexLock lock(&mu_);
-      const auto found = conversations_.find({rank, whole->message.pipeline()});
-      if (found != conversations_.end()) conversation = found->second.with.lock();
-    }
-    // Of a pipeline that has gone nobody wants to know.
-    return conversation == nullptr ? absl::OkStatus()
-                                   : conversation->OnReport(whole->message, std::move(whole->tensors));
-  });
-  if (!told.ok()) membership_.GiveUp(rank, told);
+absl::Status LeadingGroup::OnTold(Rank rank, MessagePart part) {
+  PENSTOCK_ASSIGN_OR_RETURN(auto whole, readers_[rank].Take(part));
+  if (!whole.has_value()) return absl::OkStatus();
+  std::shared_ptr<RankConversation> conversation;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = conversations_.find({rank, whole->message.pipeline()});
+    if (found != conversations_.end()) conversation = found->second.with.lock();
+  }
+  // Of a pipeline that has gone nobody wants to know.
+  return conversation == nullptr ? absl::OkStatus() : conversation->OnReport(whole->message, std::move(whole->tensors));
 }
 
 // --- What pipelines want.

@@ -82,7 +82,7 @@ class LeadingGroup final : public PipelineGroup, private MembershipListener {
   void OnFormed(const Group& group, const std::map<Rank, FormedRank>& ranks) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnLost(Rank rank, const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnFailed(Rank rank, const GroupIdentity& group, const absl::Status& why) override ABSL_LOCKS_EXCLUDED(mu_);
-  void OnTold(Rank rank, MessagePart part) override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status OnTold(Rank rank, MessagePart part) override ABSL_LOCKS_EXCLUDED(mu_);
 
   uint64_t NextNumber() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // of a pipeline, or of a question by itself
   absl::Status Incomplete() const ABSL_SHARED_LOCKS_REQUIRED(mu_);

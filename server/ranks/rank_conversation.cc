@@ -45,7 +45,7 @@ absl::Status RankConversation::OnReport(const peer::v1::Report& report, NamedTen
   }
   // Before the question is taken: one whose answer can't be made is answered when the rank is given up.
   absl::Status failed;
-  if (!report.error().empty()) failed = WithValue(DecodeError(report.error()), "rank", absl::StrCat(rank_.value()));
+  if (!report.error().empty()) failed = ToldBy(rank_, DecodeError(report.error()));
   Answer answer;
   {
     absl::MutexLock lock(&mu_);
@@ -113,11 +113,12 @@ void RankConversation::OnLost(const absl::Status& why) {
     lost_ = why;
     questions.swap(questions_);
   }
-  for (const auto& [number, answer] : questions) answer(why);
+  // First: who gets an answer finds that the rank is lost.
   WithEvents([&](RankEvents& events) {
     events.Lost(rank_, why);
     return absl::OkStatus();
   }).IgnoreError();
+  for (const auto& [number, answer] : questions) answer(why);
 }
 
 std::vector<MessagePart> RankConversation::Prepare(OutgoingCommand command) const {

@@ -21,6 +21,7 @@ namespace {
 
 // The stages are those of ranks of the group, and one at least is of this rank.
 absl::Status CheckRanks(const Plan& plan, const PeerEdges& edges, Rank self) {
+  if (!edges.IsMember(Rank(0))) return BadRankMessage("form.carrier_addresses", "must have that of rank 0", "none");
   bool here = false;
   for (const StagePlan& stage : plan.stages) {
     here = here || stage.rank == self;

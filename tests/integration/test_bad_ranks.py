@@ -281,6 +281,14 @@ def test_what_can_not_be_meant_ends_the_start(stray: StartStray, flag: str, prob
         ("RANK_MESSAGE", Code.INVALID_ARGUMENT, "hello.instance: must have 16 bytes", {"instance": b"me"}),
         ("RANK_MESSAGE", Code.INVALID_ARGUMENT, "hello.host: must be printable", {"host": "a\x1b[2J"}),
         ("RANK_MESSAGE", Code.INVALID_ARGUMENT, "hello.build: must be printable", {"build": "a\n"}),
+        *(
+            ("RANK_MESSAGE", Code.INVALID_ARGUMENT, f"hello.devices.name: must be a kind and a number, as cuda:0, got {name}",
+             {"devices": [{"name": name}]})
+            for name in ("", "0/cpu:0", "cuda:", "cuda:99999999999", "<b>:0")
+        ),
+        ("RANK_MESSAGE", Code.INVALID_ARGUMENT, "hello.devices.name: must stand once, got cpu:0", {"devices": [{"name": "cpu:0"}] * 2}),
+        ("RANK_MESSAGE", Code.INVALID_ARGUMENT, "hello.devices.memory_bytes: must not be negative, got -1",
+         {"devices": [{"name": "cpu:0", "memory_bytes": -1}]}),
     ],
     ids=lambda value: "" if isinstance(value, (str, Code)) else "-".join(value),
 )  # fmt: skip

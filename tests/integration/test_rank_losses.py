@@ -18,6 +18,8 @@ import penstock
 import pytest
 
 from daemon_process import eventually
+from penstock.creation import refusal, unready
+from penstock.v1 import pipeline_pb2
 from rank_group import Group
 from small_models import create_mlp, differing, mlp_batch, state_of
 from test_journal_kills import Script
@@ -143,3 +145,12 @@ def test_a_lost_rank_is_named_and_comes_back(tmp_path: pathlib.Path) -> None:
         eventually(lambda: 'pipeline="victim"' not in group.ranks[1].page("/metrics"))
         # From the first loss on there are the edges of two generations: those that the neighbour goes on with, and the last.
         assert all(now <= then + 2 for now, then in zip(open_now[-1], open_now[0])), open_now
+
+
+def test_a_pipeline_that_waits_for_its_group_and_of_which_nothing_is_known_is_refused_as_by_the_daemon() -> None:
+    message = pipeline_pb2.Pipeline(name="pipelines/x", state=pipeline_pb2.PIPELINE_STATE_REFORMING)
+    assert unready(message)
+    refused = refusal(message)
+    assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "PIPELINE_REFORMING")
+    message.signature.inputs.add(name="input")
+    assert not unready(message)

@@ -16,6 +16,7 @@
 #include "client/cli/terminal.h"
 #include "client/lib/deadline.h"
 #include "engine/base/clock.h"
+#include "engine/base/error.h"
 #include "engine/base/status_macros.h"
 
 namespace penstock {
@@ -36,6 +37,7 @@ constexpr int kMaxBar = 400;
 
 struct Look {
   std::map<std::string, v1::PipelineStatistics> pipelines;  // by name
+  std::map<std::string, absl::Status> others;               // by name: why they have no statistics now
   v1::GroupInfo group;                                      // without ranks: the daemon is alone
   absl::Time time;
 };
@@ -53,9 +55,13 @@ absl::StatusOr<Look> LookAt(const TopOptions& options, PipelineClient& client, C
   }
   for (const std::string& name : names) {
     absl::StatusOr<v1::PipelineStatistics> statistics = client.Statistics(name);
-    // One that is being made or deleted has none, unless it was asked for by name.
+    // One that is being made or deleted, or waits for its group, has none; that is an error where it was asked for by name.
     if (!statistics.ok() && (!options.pipeline.empty() || client.cancelled())) return statistics.status();
-    if (statistics.ok()) look.pipelines.emplace(name, *std::move(statistics));
+    if (statistics.ok()) {
+      look.pipelines.emplace(name, *std::move(statistics));
+    } else {
+      look.others.emplace(name, statistics.status());
+    }
   }
   return look;
 }
@@ -118,7 +124,12 @@ Document Show(const Look& before, const Look& after, const TopOptions& options, 
     AddPipeline(name, old == before.pipelines.end() ? v1::PipelineStatistics() : old->second, statistics, options,
                 colours, &document, &all);
   }
-  if (after.pipelines.empty()) document.text += "no pipelines; next: penstock pipeline create NAME --model gpt\n";
+  for (const auto& [name, why] : after.others) {
+    document.json["pipelines"].push_back({{"pipeline", name}, {"reason", ReasonOf(why)}});
+    absl::StrAppend(&document.text, ShortName(name), "  ", ReasonOf(why), ": ", why.message(), "\n");
+  }
+  if (after.pipelines.empty() && after.others.empty())
+    document.text += "no pipelines; next: penstock pipeline create NAME --model gpt\n";
   absl::StrAppend(&document.text, LaneLegend(all, colours), "\n");
   AddGroup(before, after, &document);
   document.lines = {document.json};

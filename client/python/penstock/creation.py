@@ -118,20 +118,24 @@ def not_ready(name: str, timeout: float | None) -> DeadlineError:
 _UNREADY: Mapping[int, str] = {
     pipeline_pb2.PIPELINE_STATE_CREATING: "is being created",
     pipeline_pb2.PIPELINE_STATE_DELETING: "is being deleted",
+    pipeline_pb2.PIPELINE_STATE_REFORMING: "has lost a rank, and is made again when the group is complete",
 }
 
 
 def unready(message: pipeline_pb2.Pipeline) -> bool:
     """Whether the daemon refuses work of the pipeline as it was then, whatever it is."""
+    if message.state == pipeline_pb2.PIPELINE_STATE_REFORMING:  # what was known before the loss is true after it
+        return not message.HasField("signature")
     return message.state in _UNREADY
 
 
 def refusal(message: pipeline_pb2.Pipeline) -> PenstockError:
     """As the daemon refuses work of a pipeline that is not ready."""
     name = message.name
+    reforming = message.state == pipeline_pb2.PIPELINE_STATE_REFORMING
     return PenstockError(
-        grpc.StatusCode.FAILED_PRECONDITION,
-        "PIPELINE_NOT_READY",
+        grpc.StatusCode.UNAVAILABLE if reforming else grpc.StatusCode.FAILED_PRECONDITION,
+        "PIPELINE_REFORMING" if reforming else "PIPELINE_NOT_READY",
         f"{name} {_UNREADY[message.state]}",
         {"pipeline": name.removeprefix("pipelines/")},
     )

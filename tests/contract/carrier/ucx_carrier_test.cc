@@ -3,6 +3,9 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <string>
@@ -74,6 +77,37 @@ TEST(UcxCarrier, WithoutItsNetworkIsNotMade) {
   EXPECT_EQ(ReasonOf(carrier.status()), "LISTEN_FAILED");
   EXPECT_THAT(std::string(carrier.status().message()),
               ::testing::HasSubstr("No such device (UCX_NET_DEVICES=nosuch0)"));
+}
+
+// UCX itself would end the process.
+TEST(UcxCarrier, AnAddressThatIsNoneIsRefusedByName) {
+  const auto other = UcxCarrier::Create({});
+  ASSERT_TRUE(other.ok()) << other.status();
+  const std::string address = (*other)->address();
+  std::string flipped = address;
+  flipped.back() ^= 1;
+  for (const std::string& none : {std::string(), std::string("*"), std::string(10, '\xff'), address.substr(1),
+                                  address.substr(0, address.size() - 1), address + "x", flipped}) {
+    const auto carrier = UcxCarrier::Create({});
+    ASSERT_TRUE(carrier.ok()) << carrier.status();
+    const absl::Status refused = (*carrier)->Start({{Rank(3), none}}, {});
+    EXPECT_EQ(ReasonOf(refused), "RANK_LOST") << refused;
+    EXPECT_EQ(ValuesOf(refused)["rank"], "3");
+    (*carrier)->Close();
+  }
+}
+
+TEST(UcxCarrier, WithoutDescriptorsIsNotMadeAndIsWhenTheyAreBack) {
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const int next = eventfd(0, 0);
+  const rlimit low = {.rlim_cur = static_cast<rlim_t>(next) + 20, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  const absl::Status refused = UcxCarrier::Create({}).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  close(next);
+  EXPECT_EQ(ReasonOf(refused), "HOST_MEMORY") << refused;
+  EXPECT_TRUE(UcxCarrier::Create({}).ok());
 }
 
 // It may be a message that somebody waits for, and it has left its sender.

@@ -7,6 +7,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -36,10 +37,13 @@ class RankOfTest {
     GroupIdentity group = {};
     std::vector<TensorForm> expected = {};  // of every message; empty: any
     int throws_at = -1;                     // the arrival of this micro-batch
+    int64_t most_bytes = int64_t{1} << 30;  // of a payload
   };
 
   RankOfTest(Rank self, std::unique_ptr<Carrier> carrier, const Options& options)
-      : self_(self), options_(options), edges({.group = options.group, .self = self}, std::move(carrier)) {}
+      : self_(self),
+        options_(options),
+        edges({.group = options.group, .self = self, .most_bytes = options.most_bytes}, std::move(carrier)) {}
   ~RankOfTest() {
     transport.reset();
     edges.Close();
@@ -296,6 +300,23 @@ TYPED_TEST_P(GroupTransportContract, AnUnplannedTensorIsAnErrorOnBothSidesAndNot
   EXPECT_TRUE(ranks.ranks[1]->Receive(this->Key(1)).has_value());
 }
 
+TYPED_TEST_P(GroupTransportContract, APayloadThatNoMemoryHoldsIsAnErrorOnBothSidesAndNothingArrives) {
+  RankOfTest::Options small;
+  small.most_bytes = 1000;
+  typename TestFixture::Ranks ranks(RankOfTest::Options{}, &small);
+  ranks.Open(1);
+  ASSERT_TRUE(ranks.Send(this->Key(0), Batch(at::zeros({1000}))).ok());
+  for (auto& rank : ranks.ranks) {
+    const absl::Status failure = rank->AwaitFailure();
+    EXPECT_EQ(ReasonOf(failure), "RANK_MESSAGE") << failure;
+    EXPECT_THAT(std::string(failure.message()),
+                ::testing::HasSubstr("payload_bytes: must be at most 1000, this process's memory, got 4000"));
+  }
+  EXPECT_EQ(ranks.ranks[1]->transport->waiting(), 0);
+  ASSERT_TRUE(ranks.Send(this->Key(1), this->Value(1)).ok());  // the edge stays
+  EXPECT_TRUE(ranks.ranks[1]->Receive(this->Key(1)).has_value());
+}
+
 TYPED_TEST_P(GroupTransportContract, WhatIsThrownOnACarriersThreadEndsNothingButItsMessage) {
   RankOfTest::Options throws;
   throws.throws_at = 0;
@@ -428,6 +449,7 @@ REGISTER_TYPED_TEST_SUITE_P(GroupTransportContract, NestedValuesAndLargeTensorsA
                             AStreamOfWhichNothingIsTakenStallsAtLast, WhatWaitsOfARunThatHasEndedIsNotSent,
                             APeerMayBeginSoManyRunsAheadAndNoMore,
                             AnUnplannedTensorIsAnErrorOnBothSidesAndNothingArrives,
+                            APayloadThatNoMemoryHoldsIsAnErrorOnBothSidesAndNothingArrives,
                             WhatIsThrownOnACarriersThreadEndsNothingButItsMessage,
                             ForeignFramesAreDroppedAndCountedAndLiesAreRefused, ALostPeerIsToldOnceAndEndsLaterSends,
                             APeerThatSaysGoodbyeIsNoFailure);

@@ -136,6 +136,20 @@ TEST_F(FileTest, AFullDiskIsStorageFullAndTheProcessGoesOn) {
   EXPECT_TRUE((*file)->Append("more").ok()) << "a later write works once there is room";
 }
 
+TEST_F(FileTest, WithoutDescriptorsItIsNoBug) {
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status created = files_->Create(Path("x")).status();
+  const absl::Status listed = files_->List(Path("")).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  for (const absl::Status& refused : {created, listed}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+    EXPECT_EQ(ReasonOf(refused), "HOST_MEMORY");
+  }
+}
+
 TEST_F(FileTest, TheDevicesOwnNoSpaceErrorIsStorageFull) {
   auto file = files_->Create("/dev/full");
   ASSERT_TRUE(file.ok());

@@ -192,6 +192,16 @@ TEST_F(OperatorCommandsTest, TopShowsLanesAgainAndAgain) {
   EXPECT_TRUE(json["pipelines"][0]["lanes"][0].contains("busy"));
 }
 
+TEST_F(OperatorCommandsTest, TopNamesAPipelineThatHasNoStatisticsNow) {
+  for (int look = 0; look < 4; ++look) {
+    daemon_.Fail("WatchStatistics",
+                 RichStatus(grpc::StatusCode::FAILED_PRECONDITION, "PIPELINE_NOT_READY", "it waits for its group"));
+  }
+  EXPECT_EQ(Run("top --looks 1"), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("gpt  PIPELINE_NOT_READY: it waits for its group\n"));
+  EXPECT_THAT(out_, Not(HasSubstr("no pipelines")));
+}
+
 // --- stats, log level ------------------------------------------------------------------------------------------------
 
 TEST_F(OperatorCommandsTest, StatsTellsOfEachUpdate) {

@@ -154,5 +154,26 @@ TEST_F(RankHostTest, TiesComeOnce) {
   host->End(1);
 }
 
+TEST_F(RankHostTest, TheDecisionComesOnceAndNotBeforeTheNorms) {
+  const auto host = Make(TiedAroundBatchNorm());
+  const std::string early =
+      " failed: RANK_MESSAGE grant: must come once, when this rank has told its norms, got another";
+  host->Start(Order(1, SchedulePurpose::kOptimizerOnly, 0));
+  leader_.Until("1 has ties");
+  host->Grant(1, {});
+  host->Stop(1);
+  EXPECT_THAT(leader_.Until("1 left"), ElementsAre("1" + early, "1 left"));
+  host->End(1);
+
+  const auto untied = Make(SmallMlp(2, 2));
+  untied->Start(Order(2, SchedulePurpose::kOptimizerOnly, 0));
+  leader_.Until("2 has norms");
+  untied->Grant(2, {});
+  leader_.Until("2 left");
+  untied->Grant(2, {});
+  leader_.Until("2" + early);
+  untied->End(2);
+}
+
 }  // namespace
 }  // namespace penstock::testing

@@ -64,6 +64,43 @@ class RankLies : public ::testing::Test {
   DevicePool alone_{ThreeCpus(), DevicePool::Mode::kThreads};
 };
 
+TEST_F(RankLies, AStateIsWholeOrNone) {
+  const auto pipeline = Make(/*last=*/true);
+  const std::vector<std::function<void(StatesOfStages&)>> lies = {
+      [](StatesOfStages& states) { states.clear(); },
+      [](StatesOfStages& states) { states[0].saved.pop_back(); },
+      [](StatesOfStages& states) { states[0].saved[0].tensor = states[0].saved[0].tensor.to(at::kDouble); },
+      [](StatesOfStages& states) { states[0].stage = 7; },
+  };
+  for (const auto& lie : lies) {
+    group_.hooks.on_state = lie;
+    const absl::Status refused = pipeline->ExportState(/*with_optimizer=*/false).status();
+    EXPECT_EQ(ReasonOf(refused), "RANK_MESSAGE") << refused;
+    EXPECT_EQ(refused.code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(ValuesOf(refused)["rank"], "1");
+  }
+  group_.hooks.on_state = [](StatesOfStages&) {};
+  EXPECT_TRUE(pipeline->ExportState(/*with_optimizer=*/false).ok());
+}
+
+TEST_F(RankLies, TiesAreAsTheirParameter) {
+  const auto pipeline = Make(/*last=*/true);
+  group_.hooks.has_ties = [&](RankEvents& leader, Rank rank, int64_t run, TiedGradients own) {
+    for (at::Tensor& gradient : own[0]) {
+      if (lies_ && gradient.defined()) gradient = at::ones({1});
+    }
+    leader.HasTies(rank, run, std::move(own));
+  };
+  const absl::Status refused = pipeline->TrainStep(OneBatch(), {}).status();
+  EXPECT_EQ(ReasonOf(refused), "STEP_ROLLED_BACK") << refused;
+  EXPECT_NE(std::string(refused.message()).find("ties.gradients: must be as layer0.weight, [3, 3], got [1]"),
+            std::string::npos);
+  lies_ = false;
+  const auto plain = MakeAlone(alone_, TiedAroundBatchNorm());
+  for (Pipeline* each : {pipeline.get(), plain.get()}) ASSERT_TRUE(each->TrainStep(OneBatch(), {}).ok());
+  EXPECT_TRUE(SameState(*pipeline, *plain));
+}
+
 TEST_F(RankLies, NormsAreOfItsOwnStagesEachOnce) {
   const Rank self(1);
   ExpectRefusedNorms("norms.stage: must be a stage of rank 1, and stand once, got 0", true,

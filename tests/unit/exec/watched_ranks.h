@@ -34,6 +34,7 @@ struct RankHooks {
       [](RankEvents& leader, Rank rank, int64_t run, bool before_the_end, Measures measures) {
         leader.Left(rank, run, before_the_end, std::move(measures));
       };
+  std::function<void(StatesOfStages&)> on_state = [](StatesOfStages&) {};
 };
 
 class WatchedEvents final : public RankEvents {
@@ -107,7 +108,11 @@ class WatchedCommands final : public RankCommands {
     if (Asked("ReadFacts", done)) to_->ReadFacts(std::move(done));
   }
   void ReadState(bool with_optimizer, Done<absl::StatusOr<StatesOfStages>> done) override {
-    if (Asked("ReadState", done)) to_->ReadState(with_optimizer, std::move(done));
+    if (!Asked("ReadState", done)) return;
+    to_->ReadState(with_optimizer, [&hooks = hooks_, done = std::move(done)](absl::StatusOr<StatesOfStages> read) {
+      if (read.ok()) hooks.on_state(*read);
+      done(std::move(read));
+    });
   }
   void WriteState(NamedTensors state, Done<absl::Status> done) override {
     written[rank_] = state;

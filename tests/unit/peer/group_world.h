@@ -120,8 +120,9 @@ class Leader : public MembershipListener {
   void OnFailed(Rank rank, const GroupIdentity&, const absl::Status& why) override {
     world_->events.Add(absl::StrCat("failed ", rank.value(), " ", ReasonOf(why)));
   }
-  void OnTold(Rank rank, MessagePart part) override {
+  absl::Status OnTold(Rank rank, MessagePart part) override {
     world_->events.Add(absl::StrCat("told by ", rank.value(), ": ", part.data));
+    return absl::OkStatus();
   }
 
   int port() const { return port_; }

@@ -75,6 +75,7 @@ std::array<char, 16> Sixteen(char c) {
 class MembershipTest : public ::testing::Test, public MembershipListener {
  protected:
   static constexpr int kWorldSize = 3;
+  static constexpr char kNonsense[] = "nonsense";
 
   void OnFormed(const Group& group, const std::map<Rank, FormedRank>& ranks) override {
     told_.push_back(absl::StrCat("formed ", group.identity.generation, " of ", ranks.size()));
@@ -87,8 +88,9 @@ class MembershipTest : public ::testing::Test, public MembershipListener {
   void OnFailed(Rank rank, const GroupIdentity& group, const absl::Status& why) override {
     told_.push_back(absl::StrCat("failed ", rank.value(), " in ", group.generation, " ", ReasonOf(why)));
   }
-  void OnTold(Rank rank, MessagePart part) override {
+  absl::Status OnTold(Rank rank, MessagePart part) override {
     told_.push_back(absl::StrCat("told by ", rank.value(), ": ", part.data));
+    return part.data == kNonsense ? absl::InvalidArgumentError("it talks nonsense") : absl::OkStatus();
   }
 
   static RankDescription Describe(int rank, char instance = 'a') {
@@ -307,7 +309,7 @@ TEST_F(MembershipTest, ALeaderThatHoldsUpAFormingBeginsItAgain) {
   JoinAll();
   for (const int rank : {1, 2}) membership_.Prepared(ids_[rank], lines_[rank]->group(), "there");
   LiveFor(Membership::kFormingTimeout);
-  EXPECT_THAT(Take(), ::testing::AllOf(::testing::Contains("1 dissolve 1 for 0 RANK_LOST"),
+  EXPECT_THAT(Take(), ::testing::AllOf(::testing::Contains("1 dissolve 1 for -1 RANK_LOST"),
                                        ::testing::Not(::testing::Contains("lost 0 RANK_LOST"))));
   LiveFor(Membership::kPause);
   EXPECT_THAT(Take(), ::testing::Contains("0 prepare 2"));
@@ -331,11 +333,26 @@ TEST_F(MembershipTest, WhatIsSaidOfPipelinesGoesThroughInOrder) {
   membership_.Told(ids_[2], {.data = "b"});
   membership_.Told(ids_[1], {.data = "c"});
   EXPECT_THAT(Take(), ElementsAre("told by 1: a", "told by 2: b", "told by 1: c"));
-  membership_.GiveUp(Rank(1), absl::InvalidArgumentError("it talks nonsense"));
+  membership_.Told(ids_[1], {.data = kNonsense});
   membership_.Told(ids_[1], {.data = "d"});
   EXPECT_THAT(Take(), ::testing::AllOf(::testing::Contains("lost 1 RANK_LOST"), ::testing::Contains("1 end RANK_LOST"),
                                        ::testing::Not(::testing::Contains("told by 1: d"))));
   EXPECT_EQ(last_error_, "rank 1 was given up: it talks nonsense");
+}
+
+TEST_F(MembershipTest, NonsenseOfAPastStayIsNotThePresentOnes) {
+  JoinAll();
+  PrepareAll();
+  on_formed_ = [this] {  // what comes now is told behind this
+    membership_.Told(ids_[1], {.data = kNonsense});
+    membership_.Leave(ids_[1], absl::UnavailableError("the stream broke off"));
+    EXPECT_TRUE(Join(1).ok());
+  };
+  FormAll();
+  on_formed_ = nullptr;
+  EXPECT_THAT(Take(), ::testing::Contains("told by 1: nonsense"));
+  EXPECT_TRUE(membership_.view().ranks.at(Rank(1)).member);
+  EXPECT_EQ(last_error_, "rank 1 has left: the stream broke off");
 }
 
 TEST_F(MembershipTest, AnEdgeThatFailsIsThePeersFaultNotTheReporters) {
@@ -520,9 +537,10 @@ TEST_F(MembershipTest, TheSameProcessTakesItsOwnPlaceAgain) {
 TEST_F(MembershipTest, AFailureEndsTheGenerationAndTheNextOneWaits) {
   Complete();
   membership_.Failed(ids_[2], lines_[2]->group(),
-                     Error(absl::StatusCode::kUnavailable, "RANK_LOST", "rank 1 can't be reached"));
-  EXPECT_THAT(Take(), ElementsAre("0 dissolve 1 for 2 RANK_LOST", "1 dissolve 1 for 2 RANK_LOST",
-                                  "2 dissolve 1 for 2 RANK_LOST", "failed 2 in 1 RANK_LOST"));
+                     Error(absl::StatusCode::kUnavailable, "RANK_LOST", "no descriptor is left"));
+  EXPECT_THAT(Take(), ElementsAre("0 dissolve 1 for -1 RANK_LOST", "1 dissolve 1 for -1 RANK_LOST",
+                                  "2 dissolve 1 for -1 RANK_LOST", "failed 2 in 1 RANK_LOST"))
+      << "its carrier could not be opened: no edge of an earlier generation is over";
   const int64_t pause_end = clock_.NowNanos() + 1'000'000'000;
   EXPECT_EQ(membership_.Look(), pause_end);
   clock_.AdvanceNanos(pause_end - clock_.NowNanos() - 1);
@@ -585,7 +603,7 @@ class NoListener : public MembershipListener {
   void OnFormed(const Group&, const std::map<Rank, FormedRank>&) override {}
   void OnLost(Rank, const absl::Status&) override {}
   void OnFailed(Rank, const GroupIdentity&, const absl::Status&) override {}
-  void OnTold(Rank, MessagePart) override {}
+  absl::Status OnTold(Rank, MessagePart) override { return absl::OkStatus(); }
 };
 
 TEST(MembershipThreads, MembersAreToldInOrderWhoeverActs) {

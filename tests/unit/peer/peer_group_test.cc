@@ -129,7 +129,7 @@ TEST(PeerGroup, AFailureOfOneRankEndsTheGenerationForAll) {
   one.link().Failed(one.group().identity, Error(absl::StatusCode::kInternal, "EDGE_STALLED", "took nothing"));
   EXPECT_TRUE(world.events.Await("failed 1 EDGE_STALLED"));
   for (const char* rank : {"0", "1", "2"}) {
-    EXPECT_TRUE(world.events.Await(absl::StrCat(rank, " dissolve 1 for 1: took nothing")));
+    EXPECT_TRUE(world.events.Await(absl::StrCat(rank, " dissolve 1 for -1: took nothing")));
   }
   EXPECT_TRUE(world.AwaitTries("formed 1.2 of 3"));
 }
