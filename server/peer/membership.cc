@@ -261,16 +261,26 @@ void Membership::Failed(MemberId id, const GroupIdentity& group, const absl::Sta
 }
 
 void Membership::Told(MemberId id, MessagePart part) {
-  {
-    absl::MutexLock lock(&mu_);
-    const Member* member = MemberOf(id);
-    if (member == nullptr) return;
-    posted_.push_back([this, id, rank = member->rank.rank, part = std::move(part)]() mutable {
-      const absl::Status heard = Guarded("what a rank tells", [&] { return listener_->OnTold(rank, std::move(part)); });
-      if (!heard.ok()) GiveUp(id, heard);
-    });
+  absl::MutexLock lock(&mu_);
+  const Member* member = MemberOf(id);
+  if (member == nullptr) return;
+  posted_.push_back([this, id, rank = member->rank.rank, part = std::move(part)]() mutable {
+    const absl::Status heard = Guarded("what a rank tells", [&] { return listener_->OnTold(rank, std::move(part)); });
+    if (!heard.ok()) GiveUp(id, heard);
+  });
+  const uint64_t own = Posted();
+  if (delivering_ && deliverer_ == std::this_thread::get_id()) return;
+  while (delivered_ < own) {
+    if (!delivering_) {
+      DeliverSome(own);
+      continue;
+    }
+    const auto may_go_on = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !delivering_ || delivered_ >= own; };
+    ++waiting_;
+    mu_.Await(absl::Condition(&may_go_on));
+    --waiting_;
   }
-  Deliver();
+  if (!delivering_) DeliverSome(own);  // what was left to this thread
 }
 
 void Membership::Lose(Rank rank, const absl::Status& why) {
@@ -365,19 +375,24 @@ int64_t Membership::Look() {
 }
 
 void Membership::Deliver() {
-  std::function<void()> next;
   absl::MutexLock lock(&mu_);
-  if (delivering_) return;
-  delivering_ = true;
-  while (!posted_.empty()) {
+  if (!delivering_) DeliverSome(Posted());
+}
+
+void Membership::DeliverSome(uint64_t until) {
+  std::function<void()> next;
+  deliverer_ = std::this_thread::get_id();
+  while (!posted_.empty() && (delivered_ < until || waiting_ == 0)) {
     next = std::move(posted_.front());
     posted_.pop_front();
+    delivering_ = true;
     mu_.Unlock();
     Guarded("a message to a rank", next).IgnoreError();
     next = nullptr;
     mu_.Lock();
+    ++delivered_;
+    delivering_ = false;
   }
-  delivering_ = false;
 }
 
 void Membership::Close() {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -110,6 +111,7 @@ class Membership {
   void Prepared(MemberId id, const GroupIdentity& group, std::string carrier_address) ABSL_LOCKS_EXCLUDED(mu_);
   void Formed(MemberId id, const GroupIdentity& group) ABSL_LOCKS_EXCLUDED(mu_);
   void Failed(MemberId id, const GroupIdentity& group, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  // Blocks until the listener has it, unless that is who calls: a member that tells much must not be read faster.
   void Told(MemberId id, MessagePart part) ABSL_LOCKS_EXCLUDED(mu_);
   void Leave(MemberId id, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -153,6 +155,11 @@ class Membership {
   void GiveUp(MemberId id, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   // Runs what was posted, unless another thread does.
   void Deliver() ABSL_LOCKS_EXCLUDED(mu_);
+  // Until the `until`th call, and then until none is left or a thread waits to go on.
+  void DeliverSome(uint64_t until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  uint64_t Posted() const ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return delivered_ + (delivering_ ? 1 : 0) + posted_.size();
+  }
 
   const Options options_;
   MembershipListener* const listener_;
@@ -172,7 +179,10 @@ class Membership {
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<std::function<void()>> posted_ ABSL_GUARDED_BY(mu_);  // calls of lines and listener
-  bool delivering_ ABSL_GUARDED_BY(mu_) = false;
+  bool delivering_ ABSL_GUARDED_BY(mu_) = false;                   // one of them, which is not in `posted_` any more
+  uint64_t delivered_ ABSL_GUARDED_BY(mu_) = 0;
+  int waiting_ ABSL_GUARDED_BY(mu_) = 0;  // threads, until theirs is
+  std::thread::id deliverer_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace penstock

@@ -7,11 +7,15 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/base/thread.h"
 #include "tests/support/fake_clock.h"
@@ -626,6 +630,61 @@ TEST(MembershipThreads, MembersAreToldInOrderWhoeverActs) {
     }
   }
   membership.Close();
+}
+
+// Holds what begins with "slow" until it may go on.
+class SlowListener : public NoListener {
+ public:
+  absl::Status OnTold(Rank, MessagePart part) override {
+    if (part.data == "slow") {
+      begun.Notify();
+      go_on.WaitForNotification();
+    }
+    absl::MutexLock lock(&mu_);
+    heard_.insert(part.data);
+    return absl::OkStatus();
+  }
+  bool Heard(const std::string& what) {
+    absl::MutexLock lock(&mu_);
+    return heard_.contains(what);
+  }
+
+  absl::Notification begun;
+  absl::Notification go_on;
+
+ private:
+  absl::Mutex mu_;
+  std::set<std::string> heard_ ABSL_GUARDED_BY(mu_);
+};
+
+TEST(MembershipThreads, WhoTellsIsHeardBeforeItMayTellMoreAndNobodyElseWaits) {
+  for (int round = 0; round < 100; ++round) {
+    FakeClock clock;
+    SlowListener listener;
+    Membership membership({.epoch = Epoch(1), .world_size = 4, .clock = &clock}, &listener);
+    std::vector<MemberId> ids;
+    for (const int rank : {1, 2, 3}) {
+      ids.push_back(*membership.Join({.rank = Rank(rank), .world_size = 4}, std::make_shared<QuickLine>()));
+    }
+    Thread slow("slow", [&] { membership.Told(ids[0], {.data = "slow"}); });
+    listener.begun.WaitForNotification();
+    std::vector<std::unique_ptr<Thread>> others;
+    absl::BlockingCounter run(2);
+    for (const int rank : {1, 2}) {
+      others.push_back(std::make_unique<Thread>("other", [&, rank] {
+        const std::string said = absl::StrCat("of ", rank);
+        run.DecrementCount();
+        membership.Told(ids[rank], {.data = said});
+        EXPECT_TRUE(listener.Heard(said));
+      }));
+    }
+    run.Wait();
+    membership.Look();
+    listener.go_on.Notify();
+    for (const auto& other : others) other->Join();
+    slow.Join();
+    membership.Close();
+  }
 }
 
 }  // namespace
