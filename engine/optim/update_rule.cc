@@ -3,8 +3,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/zeros_like.h>
+#include <sys/mman.h>
 
 #include <utility>
 
@@ -15,6 +18,20 @@ namespace {
 
 // Of gradients that are worked on at one time.
 constexpr int64_t kPartBytes = 16 << 20;
+// From here on the kernel's zeros cost less than those that are written.
+constexpr size_t kManyBytes = size_t{16} << 20;
+
+// Laid out as the parameter. Large ones are pages of their own, which the kernel has cleared: nothing writes them again.
+at::Tensor Zeros(const at::Tensor& parameter) {
+  const size_t bytes = parameter.nbytes();
+  const bool large = parameter.is_cpu() && bytes >= kManyBytes && parameter.is_non_overlapping_and_dense();
+  void* const pages =
+      large ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+  if (pages == MAP_FAILED) return at::zeros_like(parameter);
+  MapPages(pages, bytes);
+  return at::from_blob(
+      pages, parameter.sizes(), parameter.strides(), [bytes](void* gone) { munmap(gone, bytes); }, parameter.options());
+}
 
 }  // namespace
 
@@ -22,9 +39,7 @@ UpdateRule::UpdateRule(std::vector<Slot> slots, RuleTensors tensors)
     : parameters_(std::move(tensors.parameters)), slots_(std::move(slots)) {
   const auto make = [](const Slot& slot, const at::Tensor& parameter) {
     if (slot.shape == Slot::Shape::kParameter) {
-      at::Tensor state = at::empty_like(parameter.detach());
-      if (state.is_cpu()) MapPages(state.mutable_data_ptr(), state.nbytes());
-      return state.fill_(slot.initial);
+      return slot.initial == 0 ? Zeros(parameter.detach()) : at::full_like(parameter.detach(), slot.initial);
     }
     const at::TensorOptions options = parameter.options().dtype(at::kFloat);
     return at::full({}, slot.initial, slot.shape == Slot::Shape::kScalar ? options : options.device(at::kCPU));

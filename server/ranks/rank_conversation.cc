@@ -127,16 +127,16 @@ std::vector<MessagePart> RankConversation::Prepare(OutgoingCommand command) cons
 }
 
 void RankConversation::Close(std::vector<MessagePart> last) {
-  if (!last.empty()) {
-    Guarded("the last command to a rank", [&] { line_->Tell(std::move(last)); }).IgnoreError();
-  }
   std::map<uint64_t, Answer> questions;
   const absl::Status gone = Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "the pipeline has gone");
   {
     absl::MutexLock lock(&mu_);
-    if (lost_.ok()) lost_ = gone;
+    if (lost_.ok()) lost_ = gone;  // nothing is said behind the last
     events_ = nullptr;
     questions.swap(questions_);
+  }
+  if (!last.empty()) {
+    Guarded("the last command to a rank", [&] { line_->Tell(std::move(last)); }).IgnoreError();
   }
   for (const auto& [number, answer] : questions) answer(gone);
   absl::MutexLock lock(&mu_);

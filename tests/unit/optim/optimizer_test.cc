@@ -270,6 +270,22 @@ TEST(Optimizers, NameTheirStateAndTakeItFromTheStart) {
   }
 }
 
+TEST(Optimizers, MakeStateAsLargeParametersAreLaidOutAlsoForThoseWithGaps) {
+  const at::Tensor wide = at::ones({2048, 4096});
+  for (const at::Tensor& parameter : {wide, wide.t(), wide.slice(1, 0, 4096, 2)}) {
+    NamedTensors kept;  // and its memory goes with the last who has it
+    {
+      const auto optimizer = *MakeOptimizer(Spec("adagrad", {}), {{{"p", parameter.detach().requires_grad_(true)}}});
+      kept = optimizer->State();
+    }
+    EXPECT_EQ(kept[0].tensor.sizes(), parameter.sizes());
+    EXPECT_EQ(kept[0].tensor.strides(), at::empty_like(parameter).strides());
+    EXPECT_EQ(kept[0].tensor.count_nonzero().item<int64_t>(), 0);
+    kept[0].tensor.fill_(1);
+    EXPECT_EQ(kept[0].tensor.sum().item<float>(), static_cast<float>(parameter.numel()));
+  }
+}
+
 TEST(Optimizers, GoOnFromACopyOfTheirState) {
   for (const OptimizerSpec& spec : AllRules()) {
     const NamedTensors first = Parameters();
