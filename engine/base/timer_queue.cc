@@ -12,7 +12,7 @@ TimerQueue::TimerQueue(Clock* clock)
     : clock_(clock), thread_(std::make_unique<Thread>("ps-timer", [this] { Run(); })) {}
 
 TimerQueue::~TimerQueue() {
-  std::map<TimerId, std::function<void()>> dropped;  // destroyed outside of the lock
+  Entries dropped;  // destroyed outside of the lock
   {
     absl::MutexLock lock(&mu_);
     closed_ = true;
@@ -24,7 +24,7 @@ TimerQueue::~TimerQueue() {
 TimerQueue::TimerId TimerQueue::Add(int64_t at_nanos, std::function<void()> run) {
   absl::MutexLock lock(&mu_);
   const TimerId id = {at_nanos, ++added_};
-  if (!closed_) timers_.emplace(id, std::move(run));
+  if (!closed_) timers_.emplace(id, Entry{.run = std::move(run)});
   return id;
 }
 
@@ -33,7 +33,7 @@ bool TimerQueue::Remove(TimerId id) {
   absl::MutexLock lock(&mu_);
   auto found = timers_.find(id);
   if (found == timers_.end()) return false;
-  removed = std::move(found->second);
+  removed = std::move(found->second.run);
   timers_.erase(found);
   return true;
 }
@@ -62,6 +62,31 @@ int64_t TimerQueue::size() const {
   return static_cast<int64_t>(timers_.size());
 }
 
+TimerQueue::Alarm::Alarm(TimerQueue* queue, std::function<void()> run) : queue_(queue), run_(std::move(run)) {
+  Entries one;
+  one.emplace(kNoTimer, Entry{.run = nullptr, .alarm = this});
+  absl::MutexLock lock(&queue_->mu_);
+  place_ = one.extract(one.begin());
+}
+
+void TimerQueue::Alarm::Set(int64_t at_nanos) {
+  absl::MutexLock lock(&queue_->mu_);
+  TakePlace();
+  if (place_.empty()) return;  // the queue ends
+  id_ = {at_nanos, ++queue_->added_};
+  place_.key() = id_;
+  queue_->timers_.insert(std::move(place_));
+}
+
+void TimerQueue::Alarm::Clear() {
+  absl::MutexLock lock(&queue_->mu_);
+  TakePlace();
+}
+
+void TimerQueue::Alarm::TakePlace() {
+  if (place_.empty()) place_ = queue_->timers_.extract(id_);
+}
+
 bool TimerQueue::HeadChanged() const { return closed_ || timers_.empty() || timers_.begin()->first != awaited_; }
 
 void TimerQueue::Run() {
@@ -79,12 +104,16 @@ void TimerQueue::Run() {
       clock_->AwaitUntil(&mu_, absl::Condition(this, &TimerQueue::HeadChanged), awaited_.first);
       continue;
     }
-    std::function<void()> run = std::move(timers_.begin()->second);
-    timers_.erase(timers_.begin());
+    Entries::node_type due = timers_.extract(timers_.begin());
     running_ = true;
+    Alarm* const alarm = due.mapped().alarm;
+    if (alarm != nullptr) {
+      alarm->queue_->mu_.AssertHeld();  // it is this one's
+      alarm->place_ = std::move(due);
+    }
     mu_.Unlock();
-    Guarded("a timer", run).IgnoreError();
-    run = nullptr;
+    Guarded("a timer", alarm != nullptr ? alarm->run_ : due.mapped().run).IgnoreError();
+    due = {};
     mu_.Lock();
     running_ = false;
     ++turns_;

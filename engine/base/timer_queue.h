@@ -29,6 +29,7 @@ class TimerQueue {
  public:
   using TimerId = std::pair<int64_t, uint64_t>;  // when, and the order of adding
   static constexpr TimerId kNoTimer = {0, 0};
+  class Alarm;
 
   explicit TimerQueue(Clock* clock);
   ~TimerQueue();
@@ -47,19 +48,53 @@ class TimerQueue {
   int64_t size() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  struct Entry {
+    std::function<void()> run;
+    Alarm* alarm = nullptr;  // whose it is
+  };
+  using Entries = std::map<TimerId, Entry>;
+
   void Run() ABSL_LOCKS_EXCLUDED(mu_);
   bool HeadChanged() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   Clock* const clock_;
 
   mutable absl::Mutex mu_;
-  std::map<TimerId, std::function<void()>> timers_ ABSL_GUARDED_BY(mu_);
+  Entries timers_ ABSL_GUARDED_BY(mu_);
   uint64_t added_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t turns_ ABSL_GUARDED_BY(mu_) = 0;          // functions that have run
   TimerId awaited_ ABSL_GUARDED_BY(mu_) = kNoTimer;  // what the thread sleeps for
   bool running_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<Thread> thread_;  // last: it uses all of the above
+};
+
+// One function that runs again and again, each time when it was set to: only making it takes memory, so that what must go
+// on can be set where there is none.
+//
+// Owns:      its place in the queue, which outlives it.
+// Threads:   any method from any thread, from inside its function too.
+// Lifecycle: Clear() and the queue's Quiesce(), before it goes or what its function uses.
+class TimerQueue::Alarm {
+ public:
+  Alarm(TimerQueue* queue, std::function<void()> run);
+  ~Alarm() { Clear(); }
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+  // In the place of what it was set to before. Takes no memory.
+  void Set(int64_t at_nanos);
+  void Clear();
+
+ private:
+  friend class TimerQueue;
+  // Takes it out of the queue.
+  void TakePlace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(queue_->mu_);
+
+  TimerQueue* const queue_;
+  const std::function<void()> run_;
+  Entries::node_type place_ ABSL_GUARDED_BY(queue_->mu_);  // empty while it is in the queue
+  TimerId id_ ABSL_GUARDED_BY(queue_->mu_) = kNoTimer;
 };
 
 }  // namespace penstock

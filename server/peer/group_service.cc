@@ -2,9 +2,17 @@
 
 #include <memory>
 
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/base/guard.h"
 #include "server/peer/join_stream.h"
 
 namespace penstock {
+namespace {
+
+constexpr absl::Duration kSoon = absl::Milliseconds(100);
+
+}  // namespace
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* GroupServiceImpl::Join(
     grpc::CallbackServerContext* context) {
@@ -13,17 +21,18 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* GroupServiceImpl::J
   return stream.get();
 }
 
+// Whatever fails, there is another look: without it nobody is pinged, or found to be silent.
 void GroupServiceImpl::Look() {
-  const int64_t next = membership_->Look();
+  const auto next = Guarded("a look at the ranks", [this]() -> absl::StatusOr<int64_t> { return membership_->Look(); });
   absl::MutexLock lock(&mu_);
-  if (!closed_) timer_ = timers_->Add(next, [this] { Look(); });
+  if (!closed_) next_look_.Set(next.ok() ? *next : clock_->NowNanos() + absl::ToInt64Nanoseconds(kSoon));
 }
 
 void GroupServiceImpl::Close() {
   {
     absl::MutexLock lock(&mu_);
     closed_ = true;
-    timers_->Remove(timer_);
+    next_look_.Clear();
   }
   timers_->Quiesce();
 }

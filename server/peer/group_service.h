@@ -25,7 +25,8 @@ class GroupServiceImpl final
       : gate_(authenticator, peer::v1::GroupService::service_full_name()),
         membership_(membership),
         timers_(timers),
-        clock_(clock) {}
+        clock_(clock),
+        next_look_(timers, [this] { Look(); }) {}
   ~GroupServiceImpl() override { Close(); }
 
   void Start() { Look(); }
@@ -43,7 +44,7 @@ class GroupServiceImpl final
 
   absl::Mutex mu_;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  TimerQueue::TimerId timer_ ABSL_GUARDED_BY(mu_) = TimerQueue::kNoTimer;
+  TimerQueue::Alarm next_look_;
 };
 
 }  // namespace penstock

@@ -65,14 +65,14 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& leader,
 //            stream that has ended on another one.
 class LeaderLink::Stream final : public grpc::ClientBidiReactor<peer::v1::RankMessage, peer::v1::LeaderMessage> {
  public:
-  Stream(LeaderLink* link, const std::shared_ptr<grpc::Channel>& channel)
-      : link_(link), stub_(peer::v1::GroupService::NewStub(channel)) {}
+  Stream(LeaderLink* link, const std::shared_ptr<grpc::Channel>& channel, peer::v1::RankMessage hello)
+      : link_(link), stub_(peer::v1::GroupService::NewStub(channel)), first_(writes_.Push(std::move(hello))) {}
 
-  void Begin(const peer::v1::RankMessage& hello) {
+  void Begin() {
     stub_->async()->Join(&context_, this);
     AddHold();  // until the end of the writes
     StartRead(&read_);
-    Push(hello);
+    Do(first_);
     StartCall();
   }
 
@@ -105,7 +105,11 @@ class LeaderLink::Stream final : public grpc::ClientBidiReactor<peer::v1::RankMe
       absl::MutexLock lock(&mu_);
       why = why_;
     }
-    link_->OnEnded(why.ok() ? FromGrpc(status) : why);  // from here on it may be gone
+    if (why.ok()) {
+      why = unknown_;
+      Guarded("the end of a stream", [&] { why = FromGrpc(status); }).IgnoreError();
+    }
+    link_->OnEnded(why);  // from here on it may be gone
   }
 
   void Do(WriteQueue<peer::v1::RankMessage>::Step step) {
@@ -118,6 +122,8 @@ class LeaderLink::Stream final : public grpc::ClientBidiReactor<peer::v1::RankMe
   grpc::ClientContext context_;
   peer::v1::LeaderMessage read_;
   WriteQueue<peer::v1::RankMessage> writes_;
+  const WriteQueue<peer::v1::RankMessage>::Step first_;
+  const absl::Status unknown_ = LeaderLost("is lost");  // where there is no memory to say why
 
   absl::Mutex mu_;
   absl::Status why_ ABSL_GUARDED_BY(mu_);  // it was left; OK: it was not
@@ -130,41 +136,53 @@ LeaderLink::LeaderLink(Options options, TimerQueue* timers, RankHandler* handler
       epoch_(options_.self.followed),
       peer_timeout_(options_.peer_timeout),
       retry_(options_.first_retry),
-      status_(LeaderLost("was not reached yet")) {}
+      status_(LeaderLost("was not reached yet")),
+      silence_(timers_, [this] { CheckSilence(); }),
+      next_stream_(timers_, [this] { Open(); }) {}
 
 void LeaderLink::Open() {
-  const auto stream = std::make_shared<Stream>(this, Connect(options_.leader, options_.credentials()));
-  std::shared_ptr<Stream> before;  // goes after the lock
+  const absl::Status opened = Guarded("the way to the leader", [this] { TryToOpen(); });
+  if (!opened.ok()) OnEnded(opened);
+}
+
+// What it may lack is missed before gRPC knows of the stream.
+void LeaderLink::TryToOpen() {
+  RankDescription self = options_.self;
+  {
+    absl::MutexLock lock(&mu_);
+    self.followed = epoch_;
+  }
   peer::v1::RankMessage hello;
+  *hello.mutable_hello() = ToProto(self);
+  const auto stream =
+      std::make_shared<Stream>(this, Connect(options_.leader, options_.credentials()), std::move(hello));
+  std::shared_ptr<Stream> before;  // goes after the lock
   {
     absl::MutexLock lock(&mu_);
     if (closed_) return;
-    RankDescription self = options_.self;
-    self.followed = epoch_;
-    *hello.mutable_hello() = ToProto(self);
     before = std::exchange(stream_, stream);
     ended_ = false;
     heard_nanos_ = options_.clock->NowNanos();
     WatchSilence();
   }
-  stream->Begin(hello);
+  stream->Begin();
 }
 
-void LeaderLink::WatchSilence() {
-  timer_ = timers_->Add(heard_nanos_ + absl::ToInt64Nanoseconds(peer_timeout_),
-                        [this, stream = std::weak_ptr<Stream>(stream_)] { CheckSilence(stream); });
-}
+void LeaderLink::WatchSilence() { silence_.Set(heard_nanos_ + absl::ToInt64Nanoseconds(peer_timeout_)); }
 
-void LeaderLink::CheckSilence(const std::weak_ptr<Stream>& stream) {
+void LeaderLink::CheckSilence() {
   absl::Duration timeout;
-  const std::shared_ptr<Stream> watched = stream.lock();
+  std::shared_ptr<Stream> stream;
   {
     absl::MutexLock lock(&mu_);
-    if (watched == nullptr || watched != stream_ || ended_ || closed_) return;
+    if (ended_ || closed_) return;
     timeout = peer_timeout_;
-    if (options_.clock->NowNanos() < heard_nanos_ + absl::ToInt64Nanoseconds(timeout)) return WatchSilence();
+    const int64_t now = options_.clock->NowNanos();
+    if (now < heard_nanos_ + absl::ToInt64Nanoseconds(timeout)) return WatchSilence();
+    silence_.Set(now + absl::ToInt64Nanoseconds(options_.first_retry));  // it must end, though it can't be left now
+    stream = stream_;
   }
-  watched->Leave(LeaderLost("was silent for " + absl::FormatDuration(timeout)));
+  stream->Leave(LeaderLost("was silent for " + absl::FormatDuration(timeout)));
 }
 
 absl::Status LeaderLink::OnMessage(const peer::v1::LeaderMessage& message) {
@@ -281,6 +299,7 @@ void LeaderLink::Failed(const GroupIdentity& group, const absl::Status& why) {
   Send(message);
 }
 
+// Takes no memory that it needs: without another stream this rank would have no leader for good.
 void LeaderLink::OnEnded(const absl::Status& why) {
   bool tell;
   {
@@ -288,17 +307,19 @@ void LeaderLink::OnEnded(const absl::Status& why) {
     tell = joined_ && !closed_;
     joined_ = false;
     if (why != status_ && !closed_) {
-      LogWarning("this rank has no leader",
-                 {{"leader", options_.leader}, {"reason", ReasonOf(why)}, {"problem", std::string(why.message())}});
+      Guarded("a line of the log", [&] {
+        LogWarning("this rank has no leader",
+                   {{"leader", options_.leader}, {"reason", ReasonOf(why)}, {"problem", std::string(why.message())}});
+      }).IgnoreError();
     }
     status_ = why;
   }
   if (tell) Guarded("the loss of the leader", [&] { handler_->OnLeaderLost(why); }).IgnoreError();
   absl::MutexLock lock(&mu_);
   ended_ = true;
-  timers_->Remove(timer_);
+  silence_.Clear();
   if (closed_) return;
-  timer_ = timers_->Add(options_.clock->NowNanos() + absl::ToInt64Nanoseconds(retry_), [this] { Open(); });
+  next_stream_.Set(options_.clock->NowNanos() + absl::ToInt64Nanoseconds(retry_));
   retry_ = std::min(2 * retry_, options_.max_retry);
 }
 
@@ -313,10 +334,15 @@ void LeaderLink::Close() {
     absl::MutexLock lock(&mu_);
     closed_ = true;
     stream = stream_;
-    timers_->Remove(timer_);
+    silence_.Clear();
+    next_stream_.Clear();
   }
   timers_->Quiesce();
-  if (stream != nullptr) stream->Leave(Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "this rank is stopping"));
+  if (stream != nullptr) {
+    stream->Leave(Guarded("the end of a stream", []() -> absl::Status {
+      return Error(absl::StatusCode::kCancelled, "WORK_CANCELLED", "this rank is stopping");
+    }));
+  }
   const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return ended_; };
   absl::MutexLock lock(&mu_, absl::Condition(&ended));
   stream_ = nullptr;

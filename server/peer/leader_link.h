@@ -46,7 +46,8 @@ class RankHandler {
 //
 // Model:     One stream at a time, each on a connection of its own. Whenever it ends, or the leader is silent for the
 //            timeout, another one is opened after a while, which doubles from first_retry to max_retry until the leader
-//            welcomes the rank. A leader of an earlier epoch than one that was followed is left.
+//            welcomes the rank. A leader of an earlier epoch than one that was followed is left. Where there is no
+//            memory for a stream, it counts as one that has ended.
 // Owns:      the stream. Handler, clock and timers outlive it.
 // Threads:   Any method from any thread; the handler is called on gRPC's, one call at a time, without a lock.
 // Lifecycle: Start(); Close() once, from no call of the handler and no timer: nothing is called afterwards.
@@ -86,6 +87,7 @@ class LeaderLink {
   class Stream;
 
   void Open() ABSL_LOCKS_EXCLUDED(mu_);
+  void TryToOpen() ABSL_LOCKS_EXCLUDED(mu_);
   std::shared_ptr<Stream> Joined() const ABSL_LOCKS_EXCLUDED(mu_);  // null while the leader is not there
   void Send(const peer::v1::RankMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
   // What the leader says; an error leaves it.
@@ -95,7 +97,7 @@ class LeaderLink {
   absl::Status OnCommand(const peer::v1::LeaderMessage& message) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<GroupIdentity> Checked(const peer::v1::GroupIdentity& group) const ABSL_LOCKS_EXCLUDED(mu_);
   void OnEnded(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
-  void CheckSilence(const std::weak_ptr<Stream>& stream) ABSL_LOCKS_EXCLUDED(mu_);
+  void CheckSilence() ABSL_LOCKS_EXCLUDED(mu_);
   void WatchSilence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
@@ -111,8 +113,9 @@ class LeaderLink {
   int64_t heard_nanos_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Duration retry_ ABSL_GUARDED_BY(mu_);
   absl::Status status_ ABSL_GUARDED_BY(mu_);
-  TimerQueue::TimerId timer_ ABSL_GUARDED_BY(mu_) = TimerQueue::kNoTimer;  // of silence, or of the next stream
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  TimerQueue::Alarm silence_;
+  TimerQueue::Alarm next_stream_;
 };
 
 }  // namespace penstock

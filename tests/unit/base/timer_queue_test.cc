@@ -7,6 +7,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "engine/base/clock.h"
+#include "tests/support/failing_new.h"
 #include "tests/support/fake_clock.h"
 
 namespace penstock::testing {
@@ -91,6 +92,51 @@ TEST(TimerQueueTest, QuiesceWaitsForWhatRuns) {
   finish.Notify();
   timers.Quiesce();
   EXPECT_TRUE(finished);
+}
+
+TEST(TimerQueueTest, AnAlarmRunsWhenItWasSetToLast) {
+  FakeClock clock(0);
+  TimerQueue timers(&clock);
+  std::vector<int64_t> ran;
+  TimerQueue::Alarm alarm(&timers, [&] { ran.push_back(clock.NowNanos()); });
+  EXPECT_EQ(timers.size(), 0);
+  alarm.Set(10);
+  alarm.Set(30);
+  alarm.Set(20);
+  EXPECT_EQ(timers.size(), 1);
+  for (int i = 0; i < 4; ++i) {
+    clock.AdvanceNanos(10);
+    timers.SettleForTest();
+  }
+  EXPECT_THAT(ran, ::testing::ElementsAre(20));
+  alarm.Set(50);
+  alarm.Clear();
+  alarm.Clear();
+  clock.AdvanceNanos(10);
+  timers.SettleForTest();
+  EXPECT_EQ(ran.size(), 1);
+}
+
+TEST(TimerQueueTest, AnAlarmIsSetAndClearedWithoutMemory) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  FakeClock clock(0);
+  TimerQueue timers(&clock);
+  int ran = 0;
+  TimerQueue::Alarm* itself = nullptr;
+  TimerQueue::Alarm alarm(&timers, [&] {
+    FailNew();
+    if (++ran < 3) itself->Set(clock.NowNanos());
+    EXPECT_FALSE(StopFailingNew());
+  });
+  itself = &alarm;
+  FailNew();
+  alarm.Set(20);
+  alarm.Clear();
+  alarm.Set(10);
+  EXPECT_FALSE(StopFailingNew());
+  clock.AdvanceNanos(10);
+  timers.SettleForTest();
+  EXPECT_EQ(ran, 3);
 }
 
 TEST(TimerQueueTest, RunsOnTheRealClock) {
