@@ -1,8 +1,8 @@
 #include "engine/transport/peer_edges.h"
 
 #include <algorithm>
-#include <deque>
 #include <limits>
+#include <list>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,7 +36,7 @@ bool IsOfChannel(FrameKind kind) {
 struct PeerEdges::Channel {
   struct Outgoing {
     EdgeCredit sent;  // and not yet taken by the peer
-    std::deque<Frame> waiting;
+    std::list<Frame> waiting;
     int64_t moved_nanos = 0;  // when the peer last took something, or the first one began to wait
   };
   struct Incoming {
@@ -44,13 +44,12 @@ struct PeerEdges::Channel {
     EdgeCredit owed;      // taken here, which the peer has yet to be told
   };
   struct Peer {
-    // Moves what has credit now from the waiting ones to `frames`.
-    void Release(Outgoing& stream, std::vector<Frame>* frames) const {
+    // Moves what has credit now from the waiting ones to `frames`. Takes no memory.
+    void Release(Outgoing& stream, std::list<Frame>* frames) const {
       while (!stream.waiting.empty()) {
         const int64_t bytes = ByteSize(stream.waiting.front().payload);
         if (!Fits(stream.sent, bytes, credits.send)) return;
-        frames->push_back(std::move(stream.waiting.front()));
-        stream.waiting.pop_front();
+        frames->splice(frames->end(), stream.waiting, stream.waiting.begin());
         ++stream.sent.messages;
         stream.sent.bytes += bytes;
       }
@@ -202,19 +201,27 @@ EdgeCounts PeerEdges::counts() const {
   return counts_;
 }
 
+// Takes no memory that it needs: a peer that hears no goodbye finds the edge lost.
 void PeerEdges::Close() {
-  std::vector<Rank> there;
+  bool closed;
   {
     absl::MutexLock lock(&mu_);
-    if (!std::exchange(closed_, true)) {
-      for (const auto& [peer, status] : peers_) {
-        if (status.ok()) there.push_back(peer);
-      }
-    }
+    closed = std::exchange(closed_, true);
   }
-  for (const Rank peer : there) SendControl(peer, FrameKind::kGoodbye, {});
+  std::optional<Rank> peer = closed ? std::nullopt : NextThere(std::nullopt);
+  for (; peer.has_value(); peer = NextThere(peer)) {
+    Guarded("a goodbye", [&] { SendControl(*peer, FrameKind::kGoodbye, {}); }).IgnoreError();
+  }
   carrier_->Close();
-  probes_.EndAll(absl::CancelledError("the edges are closed"));
+  probes_.EndAll(Guarded("the end of the edges", [] { return absl::CancelledError("the edges are closed"); }));
+}
+
+// The first peer that is there, or the first after that one.
+std::optional<Rank> PeerEdges::NextThere(std::optional<Rank> after) const {
+  absl::MutexLock lock(&mu_);
+  auto next = after.has_value() ? peers_.upper_bound(*after) : peers_.begin();
+  next = std::find_if(next, peers_.end(), [](const auto& peer) { return peer.second.ok(); });
+  return next == peers_.end() ? std::nullopt : std::optional(next->first);
 }
 
 // --- Probes.
@@ -286,10 +293,11 @@ absl::StatusOr<Landing> PeerEdges::OnHeader(std::string_view bytes, int64_t payl
       OnGone(header->from, absl::OkStatus(), /*lost=*/false);
       return Landing{};
     case FrameKind::kRefused:
-      channel->Failed(header->from,
-                      WithPrefix(DecodeError(header->content),
-                                 absl::StrCat("rank ", header->from.value(), " refused a message of rank ",
-                                              options_.self.value(), ": ")));
+      channel->Failed(header->from, Guarded("a refusal", [&] {
+                        return WithPrefix(DecodeError(header->content),
+                                          absl::StrCat("rank ", header->from.value(), " refused a message of rank ",
+                                                       options_.self.value(), ": "));
+                      }));
       return Landing{};
     case FrameKind::kTaken:
       OnTaken(*header, *channel);
@@ -311,7 +319,7 @@ absl::StatusOr<Landing> PeerEdges::OnHeader(std::string_view bytes, int64_t payl
 
 // Of a run that has ended here nothing is counted any more.
 void PeerEdges::OnTaken(const FrameHeader& header, Channel& channel) {
-  std::vector<Frame> frames;
+  std::list<Frame> frames;
   bool lie = true;
   {
     absl::MutexLock lock(&channel.mu);
@@ -329,7 +337,10 @@ void PeerEdges::OnTaken(const FrameHeader& header, Channel& channel) {
       lie = false;
     }
   }
-  for (Frame& frame : frames) carrier_->Send(header.from, std::move(frame));
+  // They are counted, and their senders have gone on: nobody may wait for one that can't be sent.
+  SendOrLose(channel, header.from, [&] {
+    for (Frame& frame : frames) carrier_->Send(header.from, std::move(frame));
+  });
   if (!lie) return;
   Refuse(channel, header.from,
          BadRankMessage("messages", "must be no more than were sent", absl::StrCat(header.messages)));
@@ -427,10 +438,22 @@ void PeerEdges::OnGone(Rank peer, const absl::Status& why, bool lost) {
   if (options_.on_lost) options_.on_lost(peer, status);
 }
 
+// This side first, which takes no memory that it needs.
 void PeerEdges::Refuse(Channel& channel, Rank peer, const absl::Status& why) {
-  SendControl(peer, FrameKind::kRefused, channel.name, EncodeError(why));
-  channel.Failed(peer, WithPrefix(why, absl::StrCat("rank ", options_.self.value(), " refused a message of rank ",
-                                                    peer.value(), ": ")));
+  channel.Failed(peer, Guarded("a refusal", [&] {
+                   return WithPrefix(why, absl::StrCat("rank ", options_.self.value(), " refused a message of rank ",
+                                                       peer.value(), ": "));
+                 }));
+  SendOrLose(channel, peer, [&] { SendControl(peer, FrameKind::kRefused, channel.name, EncodeError(why)); });
+}
+
+// A peer that can't be told what it waits for is given up; where even that takes memory that is not there, this side
+// fails by itself.
+void PeerEdges::SendOrLose(Channel& channel, Rank peer, absl::FunctionRef<void()> send) {
+  absl::Status sent = Guarded("what a peer waits for", send);
+  if (sent.ok()) return;
+  const absl::Status lost = Guarded("the loss of an edge", [&] { carrier_->Disconnect(peer, sent); });
+  if (!lost.ok()) channel.Failed(peer, lost);
 }
 
 void PeerEdges::SendControl(Rank to, FrameKind kind, const ChannelName& channel, std::string_view content) {
@@ -454,7 +477,9 @@ absl::Status PeerChannel::Send(Rank to, const StreamName& stream, std::string_vi
   header.stream = stream;
   header.payload_bytes = ByteSize(payload);
   header.content = content;
-  Frame frame{.header = EncodeFrameHeader(header), .payload = std::move(payload)};
+  std::list<Frame> own(1);
+  Frame& frame = own.front();
+  frame = {.header = EncodeFrameHeader(header), .payload = std::move(payload)};
   const absl::string_view name(what.data(), what.size());
   if (static_cast<int64_t>(frame.header.size()) > kMaximumFrameHeaderBytes) {
     return Error(absl::StatusCode::kResourceExhausted, "TENSOR_TOO_LARGE",
@@ -462,7 +487,7 @@ absl::Status PeerChannel::Send(Rank to, const StreamName& stream, std::string_vi
                               frame.header.size()))
         .With("rank", absl::StrCat(to.value()));
   }
-  std::vector<Frame> frames;
+  std::list<Frame> frames;
   {
     absl::MutexLock lock(&channel.mu);
     if (channel.closed) return absl::CancelledError("the channel is closed");
@@ -480,7 +505,7 @@ absl::Status PeerChannel::Send(Rank to, const StreamName& stream, std::string_vi
                                 " bytes are under way, and ", outgoing.waiting.size(), " messages wait for credit"))
           .With("rank", absl::StrCat(to.value()));
     }
-    outgoing.waiting.push_back(std::move(frame));
+    outgoing.waiting.splice(outgoing.waiting.end(), own);
     peer.Release(outgoing, &frames);
   }
   for (Frame& one : frames) edges_->carrier_->Send(to, std::move(one));

@@ -7,11 +7,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -60,7 +62,8 @@ struct EdgeCounts {
 // Threads:   any method from any thread; handlers run on the carrier's threads.
 // Lifecycle: Start(), OpenChannel() at will, Close(), which tells the peers. A channel is open on every rank before any
 //            sends on it: messages of one that is not open are dropped.
-// Fails:     a lost peer is told to `on_lost` once and to each open channel once, as UNAVAILABLE / RANK_LOST.
+// Fails:     a lost peer is told to `on_lost` once and to each open channel once, as UNAVAILABLE / RANK_LOST. So is one to
+//            which something can't be sent that it waits for.
 class PeerEdges {
  public:
   struct Options {
@@ -115,7 +118,9 @@ class PeerEdges {
       ABSL_LOCKS_EXCLUDED(mu_);
   void OnGone(Rank peer, const absl::Status& why, bool lost) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status TurnAway(int64_t EdgeCounts::*count, absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<Rank> NextThere(std::optional<Rank> after) const ABSL_LOCKS_EXCLUDED(mu_);
   void Refuse(Channel& channel, Rank peer, const absl::Status& why);
+  void SendOrLose(Channel& channel, Rank peer, absl::FunctionRef<void()> send);
   void SendControl(Rank to, FrameKind kind, const ChannelName& channel, std::string_view content = {});
   absl::StatusOr<Landing> OnProbe(const FrameHeader& header, int64_t payload_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void OnTaken(const FrameHeader& header, Channel& channel);
