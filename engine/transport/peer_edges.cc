@@ -74,6 +74,10 @@ struct PeerEdges::Channel {
     absl::MutexLock lock(&mu);
     --busy;
   }
+  bool Has(Rank peer) const ABSL_LOCKS_EXCLUDED(mu) {
+    absl::MutexLock lock(&mu);
+    return peers.contains(peer);
+  }
   void Failed(Rank peer, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu) {
     if (!Enter()) return;
     Guarded("a channel that fails", [&] { handlers.on_failed(peer, why); }).IgnoreError();
@@ -155,6 +159,7 @@ absl::Status PeerEdges::Start(const std::map<Rank, std::string>& peers) {
     absl::MutexLock lock(&mu_);
     for (const auto& [peer, address] : peers) {
       peers_.emplace(peer, absl::OkStatus());
+      losses_.emplace(peer, Lost(peer, "is lost", absl::OkStatus()));
       counts_.received.emplace(peer, LinkFigures());
     }
   }
@@ -412,30 +417,47 @@ absl::StatusOr<Landing> PeerEdges::OnMessage(const FrameHeader& header, const st
   return landing;
 }
 
-// Once for each peer: what it was first stays.
+// Once for each peer: what it was first stays. Takes no memory that it needs.
 void PeerEdges::OnGone(Rank peer, const absl::Status& why, bool lost) {
-  const absl::Status status = Lost(peer, lost ? "is lost" : "has closed its edges", why);
-  std::vector<std::shared_ptr<Channel>> channels;
+  absl::Status status;
+  Guarded("the loss of a peer", [&] {
+    status = Lost(peer, lost ? "is lost" : "has closed its edges", why);
+  }).IgnoreError();
   {
     absl::MutexLock lock(&mu_);
     const auto found = peers_.find(peer);
     if (found == peers_.end() || !found->second.ok()) return;
+    if (status.ok()) status = losses_.at(peer);
     found->second = status;
-    for (const auto& [name, channel] : channels_) channels.push_back(channel);
   }
   probes_.EndAllOf(peer, status);
-  std::vector<std::shared_ptr<Channel>> concerned;
-  for (const auto& channel : channels) {
-    absl::MutexLock lock(&channel->mu);
-    const auto found = channel->peers.find(peer);
-    if (found == channel->peers.end()) continue;
+  // All of them know of it before anybody is told.
+  OnEachChannel([&](Channel& channel) {
+    absl::MutexLock lock(&channel.mu);
+    const auto found = channel.peers.find(peer);
+    if (found == channel.peers.end()) return;
     found->second.gone = status;
     found->second.outgoing.clear();
-    concerned.push_back(channel);
-  }
+  });
   if (!lost) return;
-  for (const auto& channel : concerned) channel->Failed(peer, status);
+  OnEachChannel([&](Channel& channel) {
+    if (channel.Has(peer)) channel.Failed(peer, status);
+  });
   if (options_.on_lost) options_.on_lost(peer, status);
+}
+
+// Those that are open, also where some close meanwhile. Takes no memory.
+void PeerEdges::OnEachChannel(absl::FunctionRef<void(Channel&)> work) {
+  std::shared_ptr<Channel> channel;
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      const auto next = channel == nullptr ? channels_.begin() : channels_.upper_bound(channel->name);
+      if (next == channels_.end()) return;
+      channel = next->second;
+    }
+    work(*channel);
+  }
 }
 
 // This side first, which takes no memory that it needs.

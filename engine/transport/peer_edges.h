@@ -117,6 +117,7 @@ class PeerEdges {
   absl::StatusOr<Landing> OnMessage(const FrameHeader& header, const std::shared_ptr<Channel>& channel)
       ABSL_LOCKS_EXCLUDED(mu_);
   void OnGone(Rank peer, const absl::Status& why, bool lost) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnEachChannel(absl::FunctionRef<void(Channel&)> work) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status TurnAway(int64_t EdgeCounts::*count, absl::Status why) ABSL_LOCKS_EXCLUDED(mu_);
   std::optional<Rank> NextThere(std::optional<Rank> after) const ABSL_LOCKS_EXCLUDED(mu_);
   void Refuse(Channel& channel, Rank peer, const absl::Status& why);
@@ -131,7 +132,8 @@ class PeerEdges {
   PeerProbes probes_;  // by the number of their stream
 
   mutable absl::Mutex mu_;
-  std::map<Rank, absl::Status> peers_ ABSL_GUARDED_BY(mu_);  // not OK: lost or gone
+  std::map<Rank, absl::Status> peers_ ABSL_GUARDED_BY(mu_);   // not OK: lost or gone
+  std::map<Rank, absl::Status> losses_ ABSL_GUARDED_BY(mu_);  // said where there is no memory to say why
   std::map<ChannelName, std::shared_ptr<Channel>> channels_ ABSL_GUARDED_BY(mu_);
   EdgeCounts counts_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

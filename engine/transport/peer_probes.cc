@@ -1,9 +1,7 @@
 #include "engine/transport/peer_probes.h"
 
-#include <iterator>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -30,17 +28,18 @@ void PeerProbes::End(Rank peer, int64_t number, const absl::Status& how) {
   probe.on_echo(how);
 }
 
-void PeerProbes::EndThose(const std::function<bool(Rank)>& of, const absl::Status& why) {
-  std::vector<OpenProbe> ended;
+void PeerProbes::EndThose(absl::FunctionRef<bool(Rank)> of, const absl::Status& why) {
+  std::map<int64_t, OpenProbe> ended;
   {
     absl::MutexLock lock(&mu_);
     for (auto probe = open_.begin(); probe != open_.end();) {
-      const bool ends = of(probe->second.peer);
-      if (ends) ended.push_back(std::move(probe->second));
-      probe = ends ? open_.erase(probe) : std::next(probe);
+      const auto one = probe++;
+      if (of(one->second.peer)) ended.insert(open_.extract(one));
     }
   }
-  for (const OpenProbe& one : ended) one.on_echo(why);
+  for (const auto& [number, one] : ended) {
+    Guarded("an echo", [&, &on_echo = one.on_echo] { on_echo(why); }).IgnoreError();
+  }
 }
 
 void PeerProbes::EndAllOf(Rank peer, const absl::Status& why) {

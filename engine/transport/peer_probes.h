@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -30,7 +31,7 @@ class PeerProbes {
   int64_t Open(Rank peer, OnEcho on_echo) ABSL_LOCKS_EXCLUDED(mu_);
   // The end of one, if it still waits: an echo of its peer, or why there is none.
   void End(Rank peer, int64_t number, const absl::Status& how) ABSL_LOCKS_EXCLUDED(mu_);
-  // Those of a peer, or of all, will have no echo.
+  // Those of a peer, or of all, will have no echo. Takes no memory.
   void EndAllOf(Rank peer, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   void EndAll(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -44,7 +45,7 @@ class PeerProbes {
     Rank peer;
     OnEcho on_echo;
   };
-  void EndThose(const std::function<bool(Rank)>& of, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndThose(absl::FunctionRef<bool(Rank)> of, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Mutex mu_;
   std::map<int64_t, OpenProbe> open_ ABSL_GUARDED_BY(mu_);  // by number

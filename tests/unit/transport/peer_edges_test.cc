@@ -101,7 +101,10 @@ TEST(PeerEdges, CreditComesBackWhateverThereIsNoMemoryFor) {
 
 // An edge over which two messages were sent, the second of which waits for credit.
 struct Edge {
-  explicit Edge(HandCarrier* hand) : carrier(hand), edges({.self = Rank(0)}, std::unique_ptr<HandCarrier>(hand)) {
+  explicit Edge(HandCarrier* hand)
+      : carrier(hand),
+        edges({.self = Rank(0), .on_lost = [this](Rank, const absl::Status&) { ++lost; }},
+              std::unique_ptr<HandCarrier>(hand)) {
     EXPECT_TRUE(edges.Start({{Rank(1), ""}}).ok());
     channel = edges.OpenChannel(kChannel, {{Rank(1), {.send = {.messages = 1, .bytes = 0}}}},
                                 {.on_message = nullptr, .on_failed = [this](Rank, const absl::Status&) { ++failed; }});
@@ -113,6 +116,7 @@ struct Edge {
   PeerEdges edges;
   std::unique_ptr<PeerChannel> channel;
   int failed = 0;
+  int lost = 0;
 };
 
 TEST(PeerEdges, AMessageThatCannotBeSentOnceThereIsCreditCostsTheEdge) {
@@ -178,6 +182,25 @@ TEST(PeerEdges, APeersRefusalIsToldWhateverThereIsNoMemoryFor) {
     edge.carrier->handlers.on_header(header, 0).IgnoreError();
     failed = testing::StopFailingNew();
     EXPECT_EQ(edge.failed, 1);
+  }
+}
+
+TEST(PeerEdges, ALossIsToldWhateverThereIsNoMemoryFor) {
+  if (!testing::kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  const absl::Status why = absl::UnavailableError("its edge has failed");
+  bool failed = true;
+  for (int spared = 0; failed; ++spared) {
+    SCOPED_TRACE(spared);
+    Edge edge(new HandCarrier);
+    absl::Status echo;
+    edge.edges.Probe(Rank(1), {}, [&](const absl::Status& how) { echo = how; });
+    testing::FailNewOnce(spared);
+    edge.carrier->handlers.on_lost(Rank(1), why);
+    failed = testing::StopFailingNew();
+    EXPECT_EQ(edge.failed, 1);
+    EXPECT_EQ(edge.lost, 1);
+    EXPECT_EQ(ReasonOf(edge.edges.StatusOf(Rank(1))), "RANK_LOST");
+    EXPECT_EQ(ReasonOf(echo), "RANK_LOST");
   }
 }
 
