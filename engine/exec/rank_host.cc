@@ -223,6 +223,7 @@ Measures RankHost::MeasuresOf(const Run& run) const {
   return {.losses = run.LossValues(), .metric_sums = run.metric_sums};
 }
 
+// Throws nothing.
 void RankHost::OnLeft(int64_t id, bool before_the_end) {
   std::shared_ptr<Run> run;
   {
@@ -236,7 +237,7 @@ void RankHost::OnLeft(int64_t id, bool before_the_end) {
     open.left = true;
     if (open.ended) close = std::move(open.close);
   }
-  const auto guarded = [&](const std::function<void()>& part) {
+  const auto guarded = [&](absl::FunctionRef<void()> part) {
     const absl::Status done = Guarded("the end of a run", part);
     if (!done.ok()) Guarded("what a rank tells", [&] { leader_->Failed(self_, id, done); }).IgnoreError();
   };

@@ -363,18 +363,22 @@ void StageExecutor::FailLate(absl::Status status) {
   Fail(std::move(status), action, at);
 }
 
+// Where there is no memory to say where, it fails all the same: else the action would be tried again.
 void StageExecutor::Fail(absl::Status status, const Action& action, std::optional<FaultPoint> at) {
-  const std::string place =
-      absl::StrCat("stage ", action.stage, ", micro-batch ", action.micro_batch, ", action ", ToString(action), ": ");
-  if (ReasonOf(status) == "DEVICE_MEMORY") lane_->metrics->out_of_memory.Add();
-  if (ReasonOf(status) == "LAYER_FAILED") lane_->streams->CheckAlive();
-  if (status.code() == absl::StatusCode::kInternal) {  // what another lane's device has sent may fail here
-    for (DeviceStreams* device : run_->devices) device->CheckAlive();
-  }
-  status = WithValue(WithPrefix(status, place), "stage", absl::StrCat(action.stage));
-  status = WithValue(std::move(status), "micro_batch", absl::StrCat(action.micro_batch));
-  status = WithValue(std::move(status), "action", ToString(action));
-  if (at.has_value()) status = WithValue(std::move(status), kStepPart, ToString(*at));
+  Guarded("what an action failed with", [&] {
+    if (ReasonOf(status) == "DEVICE_MEMORY") lane_->metrics->out_of_memory.Add();
+    if (ReasonOf(status) == "LAYER_FAILED") lane_->streams->CheckAlive();
+    if (status.code() == absl::StatusCode::kInternal) {  // what another lane's device has sent may fail here
+      for (DeviceStreams* device : run_->devices) device->CheckAlive();
+    }
+    const std::string place =
+        absl::StrCat("stage ", action.stage, ", micro-batch ", action.micro_batch, ", action ", ToString(action), ": ");
+    absl::Status placed = WithValue(WithPrefix(status, place), "stage", absl::StrCat(action.stage));
+    placed = WithValue(std::move(placed), "micro_batch", absl::StrCat(action.micro_batch));
+    placed = WithValue(std::move(placed), "action", ToString(action));
+    if (at.has_value()) placed = WithValue(std::move(placed), kStepPart, ToString(*at));
+    status = std::move(placed);
+  }).IgnoreError();
   run_->coordinator->Fail(std::move(status));
 }
 

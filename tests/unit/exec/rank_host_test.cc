@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/base/error.h"
 #include "engine/exec/rank_host_builder.h"
+#include "tests/support/failing_new.h"
 #include "tests/support/small_specs.h"
 #include "tests/unit/exec/over_ranks.h"
 
@@ -25,14 +28,21 @@ using ::testing::ElementsAre;
 class FakeLeader : public RankEvents {
  public:
   void Failed(Rank, int64_t run, const absl::Status& why) override {
+    if (fails_new_) return FailNew();
     Note(absl::StrCat(run, " failed: ", ReasonOf(why), " ", why.message()));
   }
   void HasTies(Rank, int64_t run, TiedGradients) override { Note(absl::StrCat(run, " has ties")); }
   void HasNorms(Rank, int64_t run, std::vector<NormsOfStage>, Measures) override {
     Note(absl::StrCat(run, " has norms"));
   }
-  void Left(Rank, int64_t run, bool, Measures) override { Note(absl::StrCat(run, " left")); }
+  void Left(Rank, int64_t run, bool, Measures) override {
+    StopFailingNew();
+    Note(absl::StrCat(run, " left"));
+  }
   void Lost(Rank, const absl::Status&) override { Note("lost"); }
+
+  // What fails lacks memory until it is left.
+  void FailNewOnceFailed() { fails_new_ = true; }
 
   // Everything until this was told.
   std::vector<std::string> Until(const std::string& event) {
@@ -47,6 +57,7 @@ class FakeLeader : public RankEvents {
     absl::MutexLock lock(&mu_);
     told_.push_back(std::move(event));
   }
+  std::atomic<bool> fails_new_ = false;
   absl::Mutex mu_;
   std::vector<std::string> told_ ABSL_GUARDED_BY(mu_);
 };
@@ -54,8 +65,7 @@ class FakeLeader : public RankEvents {
 // A rank that has all stages. What a leader sends by the transport never comes, so runs stay open until they are stopped.
 class RankHostTest : public ::testing::Test {
  protected:
-  std::unique_ptr<RankHost> Make(const PipelineSpec& spec) {
-    Pipeline::Options options;
+  std::unique_ptr<RankHost> Make(const PipelineSpec& spec, Pipeline::Options options = {}) {
     options.devices = &devices_;
     Plan plan = Pipeline::MakePlan(spec, options).value();
     for (StagePlan& stage : plan.stages) stage.rank = Rank(1);
@@ -173,6 +183,33 @@ TEST_F(RankHostTest, TheDecisionComesOnceAndNotBeforeTheNorms) {
   untied->Grant(2, {});
   leader_.Until("2" + early);
   untied->End(2);
+}
+
+TEST_F(RankHostTest, ARunThatEndsForWantOfMemoryIsLeft) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  Pipeline::Options options;
+  options.before_action = [](const Action&) { throw std::bad_alloc(); };
+  leader_.FailNewOnceFailed();
+  const auto host = Make(SmallMlp(1, 2), std::move(options));
+  host->Start(Order(1, SchedulePurpose::kOptimizerOnly, 0));
+  EXPECT_THAT(leader_.Until("1 left"), ElementsAre("1 left"));
+  host->End(1);
+}
+
+TEST_F(RankHostTest, AnActionForWhichThereIsNoMemoryIsTriedOnceAndLeft) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  Pipeline::Options options;
+  std::atomic<int> tried = 0;
+  options.before_action = [&](const Action&) {
+    ++tried;
+    FailNew();  // until the run is left
+    throw std::bad_alloc();
+  };
+  const auto host = Make(SmallMlp(1, 2), std::move(options));
+  host->Start(Order(1, SchedulePurpose::kOptimizerOnly, 0));
+  EXPECT_THAT(leader_.Until("1 left"), ElementsAre("1 left"));
+  EXPECT_EQ(tried, 1);
+  host->End(1);
 }
 
 }  // namespace
