@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/base/guard.h"
@@ -47,7 +48,10 @@ absl::StatusOr<std::unique_ptr<UcxCarrier>> UcxCarrier::Create(Options options) 
   PENSTOCK_ASSIGN_OR_RETURN(std::unique_ptr<UcxWorker> worker, UcxWorker::Create());
   const int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake < 0) return Error(absl::StatusCode::kResourceExhausted, "HOST_MEMORY", "no descriptor is left for UCX");
-  return std::unique_ptr<UcxCarrier>(new UcxCarrier(options, std::move(worker), wake));
+  absl::Cleanup give_up = [wake] { close(wake); };
+  std::unique_ptr<UcxCarrier> carrier(new UcxCarrier(options, std::move(worker), wake));
+  std::move(give_up).Cancel();  // it is the carrier's
+  return carrier;
 }
 
 UcxCarrier::UcxCarrier(Options options, std::unique_ptr<UcxWorker> worker, int wake)
@@ -107,8 +111,16 @@ bool UcxCarrier::SendAtOnce(Rank to, Frame& frame) {
   return first;
 }
 
+// Where there is no memory for a command, every peer is given up: nobody may wait for this one.
 void UcxCarrier::Disconnect(Rank peer, const absl::Status& why) {
-  Post([peer, why](UcxWorker& worker) { worker.Disconnect(peer, why); });
+  const absl::Status posted =
+      Guarded("the loss of an edge", [&] { Post([peer, why](UcxWorker& worker) { worker.Disconnect(peer, why); }); });
+  if (posted.ok()) return;
+  {
+    absl::MutexLock lock(&mu_);
+    all_lost_ = why;
+  }
+  eventfd_write(wake_, 1);
 }
 
 void UcxCarrier::Post(Command command) {
@@ -131,50 +143,65 @@ void UcxCarrier::Close() {
   thread_->Join();
 }
 
-std::vector<UcxCarrier::Command> UcxCarrier::TakeCommands(bool* closing) {
+std::vector<UcxCarrier::Command> UcxCarrier::TakeCommands(bool* closing, absl::Status* all_lost) {
   absl::MutexLock lock(&mu_);
   *closing = closing_;
+  *all_lost = std::exchange(all_lost_, absl::OkStatus());
   return std::exchange(commands_, {});
 }
 
 bool UcxCarrier::CommandsWait() {
   absl::MutexLock lock(&mu_);
-  return !commands_.empty();
+  return !commands_.empty() || !all_lost_.ok();
 }
 
 void UcxCarrier::Run() {
   this_carrier = this;
-  int64_t flush_until = 0;  // 0: not flushed yet
-  while (true) {
+  bool closed = false;
+  while (!closed) {
     int64_t until = 0;
     {
       absl::MutexLock lock(&worker_mu_);
-      bool closing = false;
-      for (const Command& command : TakeCommands(&closing)) command(*worker_);
-      const bool more = worker_->Turn(options_.clock->NowNanos());
-      if (closing && flush_until == 0 && worker_->Drained()) {
-        worker_->Flush();
-        flush_until = options_.clock->NowNanos() + std::min(kFlushNanos, options_.transfer_timeout_nanos);
-        continue;
-      }
-      const bool flushed = flush_until != 0 && (worker_->Drained() || options_.clock->NowNanos() >= flush_until);
-      if (flushed) return worker_->Close();
-      if (more || CommandsWait() || !worker_->Arm()) continue;
-      // What callers send meanwhile is late after the latter.
-      until = std::min(worker_->NextDeadline(), flush_until == 0 ? Deadline() : flush_until);
+      const absl::Status turned = Guarded("a turn of a carrier", [&] {
+        worker_mu_.AssertHeld();
+        closed = TakeTurn(&until);
+      });
+      if (!turned.ok()) worker_->DisconnectAll(turned);  // nobody may wait for what it has dropped
     }
-    Sleep(until);
+    if (!closed && until > 0) Sleep(until);
   }
 }
 
-// They come when they are used first.
+// Whether the carrier has closed; else `until` is when to look again, 0 for at once.
+bool UcxCarrier::TakeTurn(int64_t* until) {
+  bool closing = false;
+  absl::Status all_lost;
+  for (const Command& command : TakeCommands(&closing, &all_lost)) command(*worker_);
+  if (!all_lost.ok()) worker_->DisconnectAll(all_lost);
+  const bool more = worker_->Turn(options_.clock->NowNanos());
+  if (closing && flush_until_ == 0 && worker_->Drained()) {
+    worker_->Flush();
+    flush_until_ = options_.clock->NowNanos() + std::min(kFlushNanos, options_.transfer_timeout_nanos);
+    return false;
+  }
+  if (flush_until_ != 0 && (worker_->Drained() || options_.clock->NowNanos() >= flush_until_)) {
+    worker_->Close();
+    return true;
+  }
+  if (more || CommandsWait() || !worker_->Arm()) return false;
+  // What callers send meanwhile is late after the latter.
+  *until = std::min(worker_->NextDeadline(), flush_until_ == 0 ? Deadline() : flush_until_);
+  return false;
+}
+
+// They come when they are used first. What one look misses, the next one finds.
 void UcxCarrier::LookForConnections() {
   constexpr int64_t kLooksPerSilence = 4;
   const int64_t now = options_.clock->NowNanos();
   if (now < look_nanos_) return;
   look_nanos_ = now + options_.silence_nanos / kLooksPerSilence;
   const int64_t milliseconds = std::clamp<int64_t>(options_.silence_nanos / kNanosPerMillisecond, 1, kMaximumSilence);
-  LimitSilence(events_, static_cast<int>(milliseconds));
+  Guarded("a look for connections", [&] { LimitSilence(events_, static_cast<int>(milliseconds)); }).IgnoreError();
 }
 
 // Until UCX has an event, another thread a command, or `until`. Such commands that are there already have been told to the

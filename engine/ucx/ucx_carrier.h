@@ -56,18 +56,21 @@ class UcxCarrier : public Carrier {
   UcxCarrier(Options options, std::unique_ptr<UcxWorker> worker, int wake);
   bool SendAtOnce(Rank to, Frame& frame) ABSL_LOCKS_EXCLUDED(worker_mu_, mu_);
   void Post(Command command) ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<Command> TakeCommands(bool* closing) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<Command> TakeCommands(bool* closing, absl::Status* all_lost) ABSL_LOCKS_EXCLUDED(mu_);
   bool CommandsWait() ABSL_LOCKS_EXCLUDED(mu_);
   void Run() ABSL_LOCKS_EXCLUDED(worker_mu_);
+  bool TakeTurn(int64_t* until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(worker_mu_);
   void Sleep(int64_t until);
   void LookForConnections();
   int64_t Deadline() const { return options_.clock->NowNanos() + options_.transfer_timeout_nanos; }
 
   const Options options_;
   const std::string address_;
-  const int events_;        // a descriptor: UCX has something to do
-  const int wake_;          // an event descriptor: there are commands
-  int64_t look_nanos_ = 0;  // when to look for connections again; the thread's
+  const int events_;  // a descriptor: UCX has something to do
+  const int wake_;    // an event descriptor: there are commands
+  // The thread's:
+  int64_t look_nanos_ = 0;   // when to look for connections again
+  int64_t flush_until_ = 0;  // 0: not flushed yet
 
   absl::Mutex worker_mu_ ABSL_ACQUIRED_BEFORE(mu_);
   const std::unique_ptr<UcxWorker> worker_ ABSL_PT_GUARDED_BY(worker_mu_);
@@ -75,6 +78,7 @@ class UcxCarrier : public Carrier {
   absl::Mutex mu_;
   std::vector<Command> commands_ ABSL_GUARDED_BY(mu_);
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status all_lost_ ABSL_GUARDED_BY(mu_);  // not OK: every peer is given up
 
   std::unique_ptr<Thread> thread_;  // last: it uses all of the above
 };

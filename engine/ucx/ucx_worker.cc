@@ -119,12 +119,22 @@ absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create() {
   return worker;
 }
 
-UcxWorker::UcxWorker(const UcxLibrary* ucx) : ucx_(ucx) {}
+UcxWorker::UcxWorker(const UcxLibrary* ucx)
+    : ucx_(ucx),
+      lost_(Error(absl::StatusCode::kUnavailable, "RANK_LOST", "its edge has failed")),
+      late_(Error(absl::StatusCode::kUnavailable, "RANK_LOST", "it has not taken a frame in time")),
+      closed_(absl::CancelledError("closed")) {}
 
 UcxWorker::~UcxWorker() { Close(); }
 
-// What became of a peer, or of a frame of its.
+// What became of a peer, or of a frame of its. Throws nothing.
 absl::Status UcxWorker::Lost(std::string_view what, ucs_status_t status) const {
+  absl::Status lost = lost_;
+  Guarded("the loss of an edge", [&] { lost = LostBecause(what, status); }).IgnoreError();
+  return lost;
+}
+
+absl::Status UcxWorker::LostBecause(std::string_view what, ucs_status_t status) const {
   return Error(absl::StatusCode::kUnavailable, "RANK_LOST",
                absl::StrCat(absl::string_view(what.data(), what.size()), ": ", ucx_->ucs_status_string(status)));
 }
@@ -184,6 +194,7 @@ absl::Status UcxWorker::Open() {
 
 absl::Status UcxWorker::Start(const std::map<Rank, std::string>& peers, Carrier::Handlers handlers) {
   handlers_ = std::move(handlers);
+  requests_.reserve(2 * peers.size());
   for (const auto& [rank, address] : peers) {
     auto peer = std::make_unique<Peer>();
     peer->worker = this;
@@ -329,6 +340,10 @@ void UcxWorker::Disconnect(Rank peer, const absl::Status& why) {
   if (found != peers_.end()) GiveUp(*found->second, why);
 }
 
+void UcxWorker::DisconnectAll(const absl::Status& why) {
+  for (const auto& [rank, peer] : peers_) GiveUp(*peer, why);
+}
+
 // Only notes it: UCX's callbacks are no place to end an endpoint.
 void UcxWorker::GiveUp(Peer& peer, const absl::Status& why) {
   if (peer.failure.ok()) peer.failure = why;
@@ -357,7 +372,7 @@ bool UcxWorker::Turn(int64_t now_nanos) {
   });
   for (const auto& [rank, peer] : peers_) {
     if (peer->failure.ok() && !peer->sends.empty() && peer->sends.front()->deadline_nanos <= now_nanos) {
-      GiveUp(*peer, Error(absl::StatusCode::kUnavailable, "RANK_LOST", "it has not taken a frame in time"));
+      GiveUp(*peer, late_);
     }
     if (peer->failure.ok() || std::exchange(peer->told, true)) continue;
     CloseEndpoint(*peer);
@@ -391,7 +406,7 @@ void UcxWorker::Flush() {
 
 void UcxWorker::Close() {
   for (const auto& [rank, peer] : peers_) {
-    GiveUp(*peer, absl::CancelledError("closed"));
+    GiveUp(*peer, closed_);
     peer->told = true;
     CloseEndpoint(*peer);
   }

@@ -27,7 +27,7 @@ struct UcxLibrary;
 //            messages more, which wake a thread each, cost more than that.
 // Owns:      frames and landings until UCX is done with them: their memory is in use until then, also after an error.
 // Threads:   any, one at a time. Handlers run within Turn() alone, and a frame that is done with ends within Turn() or after
-//            TakeEnded(), so that Send() runs nobody's code.
+//            TakeEnded(), so that Send() runs nobody's code. UCX's callbacks throw nothing.
 // Lifecycle: Create(), Start(); Send(), Disconnect() and Turn() in turns; Flush(), then Turn() until Drained(); Close().
 // Units:     nanoseconds of the owner's clock.
 // Fails:     as UcxCarrier.
@@ -55,6 +55,7 @@ class UcxWorker {
   // Frames that UCX is done with since the last Turn().
   Frames TakeEnded() { return std::exchange(ended_, {}); }
   void Disconnect(Rank peer, const absl::Status& why);
+  void DisconnectAll(const absl::Status& why);
 
   // Does what there is to do for the moment; whether there may be more. Gives peers up whose frames are too late.
   bool Turn(int64_t now_nanos);
@@ -76,6 +77,7 @@ class UcxWorker {
   explicit UcxWorker(const UcxLibrary* ucx);
   absl::Status Open();
   absl::StatusOr<ucp_ep_h> Connect(Peer* peer, const std::string& address);
+  absl::Status LostBecause(std::string_view what, ucs_status_t status) const;
   absl::Status Lost(std::string_view what, ucs_status_t status) const;
   absl::Status Unusable(std::string_view what, ucs_status_t status) const;
   void EndSend(SendOperation* operation, ucs_status_t status);
@@ -99,7 +101,12 @@ class UcxWorker {
   std::map<Rank, std::unique_ptr<Peer>> peers_;
   Frames ended_;
   std::list<std::unique_ptr<ReceiveOperation>> receives_;
-  std::vector<ucs_status_ptr_t> requests_;  // flushes and closes
+  std::vector<ucs_status_ptr_t> requests_;  // flushes and closes; there is room for those of each peer
+
+  // Why peers are lost, made before: a loss takes no memory that it needs.
+  const absl::Status lost_;
+  const absl::Status late_;
+  const absl::Status closed_;
 };
 
 }  // namespace penstock
