@@ -18,7 +18,8 @@ namespace {
 constexpr int kPingsPerTimeout = 5;
 constexpr Rank kLeader(0);                        // this process: it does not lose itself, however long it stood still
 constexpr int64_t kMostNanos = int64_t{1} << 60;  // 36 years: sums of some do not overflow
-constexpr size_t kPingsKept = 1000;               // of a member that says much, but answers late
+thread_local const Membership* delivering_here = nullptr;  // whose calls this thread runs
+constexpr size_t kPingsKept = 1000;                        // of a member that says much, but answers late
 
 // A refusal that names a value of the rank, and that of the leader.
 absl::Status Mismatch(absl::StatusCode code, const char* reason, const std::string& what, const std::string& got,
@@ -269,7 +270,7 @@ void Membership::Told(MemberId id, MessagePart part) {
     if (!heard.ok()) GiveUp(id, heard);
   });
   const uint64_t own = Posted();
-  if (delivering_ && deliverer_ == std::this_thread::get_id()) return;
+  if (delivering_here == this) return;
   while (delivered_ < own) {
     if (!delivering_) {
       DeliverSome(own);
@@ -381,14 +382,15 @@ void Membership::Deliver() {
 
 void Membership::DeliverSome(uint64_t until) {
   std::function<void()> next;
-  deliverer_ = std::this_thread::get_id();
   while (!posted_.empty() && (delivered_ < until || waiting_ == 0)) {
     next = std::move(posted_.front());
     posted_.pop_front();
     delivering_ = true;
     mu_.Unlock();
+    delivering_here = this;
     Guarded("a message to a rank", next).IgnoreError();
     next = nullptr;
+    delivering_here = nullptr;
     mu_.Lock();
     ++delivered_;
     delivering_ = false;

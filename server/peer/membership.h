@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -182,7 +181,6 @@ class Membership {
   bool delivering_ ABSL_GUARDED_BY(mu_) = false;                   // one of them, which is not in `posted_` any more
   uint64_t delivered_ ABSL_GUARDED_BY(mu_) = 0;
   int waiting_ ABSL_GUARDED_BY(mu_) = 0;  // threads, until theirs is
-  std::thread::id deliverer_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace penstock

@@ -261,6 +261,13 @@ TEST_F(TablePublishTest, APublishedCheckpointIsNeitherDeletedNorReplacedNorRotat
   EXPECT_TRUE(Remove("one").ok());
   ASSERT_TRUE(Publish("").ok());
   EXPECT_TRUE(Remove("three").ok());
+  // Nor does it take the place of one that is kept.
+  for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(save(id, false, 3).ok());
+  ASSERT_TRUE(Publish("c").ok());
+  ASSERT_TRUE(save("d", false, 2).ok());
+  left.clear();
+  for (const CheckpointInfo& info : gpt_->ListCheckpoints()) left.push_back(info.id);
+  EXPECT_THAT(left, ::testing::UnorderedElementsAre("b", "c", "d"));
 }
 
 TEST_F(TablePublishTest, WhatCanNotBeLoadedChangesNothing) {
