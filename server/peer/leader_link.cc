@@ -227,6 +227,7 @@ absl::Status LeaderLink::OnWelcome(const peer::v1::Welcome& welcome) {
   LogInfo("the leader has welcomed this rank", {{"leader", options_.leader}, {"epoch", absl::StrCat(welcome.epoch())}});
   epoch_ = Epoch(welcome.epoch());
   peer_timeout_ = absl::Microseconds(welcome.peer_timeout_micros());
+  WatchSilence();
   retry_ = options_.first_retry;
   joined_ = true;
   status_ = absl::OkStatus();

