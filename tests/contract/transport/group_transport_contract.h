@@ -262,11 +262,14 @@ TYPED_TEST_P(GroupTransportContract, WhatWaitsOfARunThatHasEndedIsNotSent) {
   ranks.Open(1);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(ranks.Send(this->Key(i), this->Value(i)).ok());
   ranks.ranks[0]->transport->Close(1);
+  ASSERT_TRUE(ranks.Send(this->Key(3), this->Value(3)).ok());
   ASSERT_TRUE(ranks.ranks[1]->Receive(this->Key(0)).has_value());
   ranks.Open(2);
   ASSERT_TRUE(ranks.Send(this->Key(0, 2), this->Value(0)).ok());
   ASSERT_TRUE(ranks.ranks[1]->Receive(this->Key(0, 2)).has_value());
   EXPECT_EQ(ranks.ranks[1]->edges.counts().received.at(Rank(0)).messages, 2);
+  absl::MutexLock lock(&ranks.ranks[1]->mu);
+  EXPECT_TRUE(ranks.ranks[1]->failures.empty());
 }
 
 TYPED_TEST_P(GroupTransportContract, APeerMayBeginSoManyRunsAheadAndNoMore) {
@@ -282,6 +285,21 @@ TYPED_TEST_P(GroupTransportContract, APeerMayBeginSoManyRunsAheadAndNoMore) {
   ranks.ranks[0]->transport->Open(kEarlyRuns + 2);
   ASSERT_TRUE(ranks.Send(this->Key(0, kEarlyRuns + 2), this->Value(0)).ok());
   EXPECT_TRUE(ranks.ranks[1]->Receive(this->Key(0, kEarlyRuns + 2)).has_value());
+}
+
+TYPED_TEST_P(GroupTransportContract, RunsThatEndBeforeTheyAreOpenHereCountNoMore) {
+  typename TestFixture::Ranks ranks;
+  constexpr int kEarlyRuns = 1000;
+  for (int run = 1; run <= 2 * kEarlyRuns; ++run) {
+    ranks.ranks[0]->transport->Open(run);
+    ASSERT_TRUE(ranks.Send(this->Key(0, run), this->Value(0)).ok());
+    if (run != kEarlyRuns) continue;
+    ASSERT_TRUE(ranks.ranks[1]->AwaitArrivals(kEarlyRuns));
+    for (int ended = 1; ended <= kEarlyRuns; ++ended) ranks.ranks[1]->transport->Close(ended);
+  }
+  ASSERT_TRUE(ranks.ranks[1]->AwaitArrivals(2 * kEarlyRuns));
+  absl::MutexLock lock(&ranks.ranks[1]->mu);
+  EXPECT_TRUE(ranks.ranks[1]->failures.empty());
 }
 
 TYPED_TEST_P(GroupTransportContract, AnUnplannedTensorIsAnErrorOnBothSidesAndNothingArrives) {
@@ -447,7 +465,7 @@ REGISTER_TYPED_TEST_SUITE_P(GroupTransportContract, NestedValuesAndLargeTensorsA
                             LateMessagesAreDroppedAndCountedAndGiveCreditBack,
                             CreditBoundsWhatOneStreamMakesAReceiverHold, NobodyWaitsForCreditAndAllComesInItsOrder,
                             AStreamOfWhichNothingIsTakenStallsAtLast, WhatWaitsOfARunThatHasEndedIsNotSent,
-                            APeerMayBeginSoManyRunsAheadAndNoMore,
+                            APeerMayBeginSoManyRunsAheadAndNoMore, RunsThatEndBeforeTheyAreOpenHereCountNoMore,
                             AnUnplannedTensorIsAnErrorOnBothSidesAndNothingArrives,
                             APayloadThatNoMemoryHoldsIsAnErrorOnBothSidesAndNothingArrives,
                             WhatIsThrownOnACarriersThreadEndsNothingButItsMessage,

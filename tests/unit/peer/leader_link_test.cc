@@ -5,6 +5,8 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -152,6 +154,28 @@ TEST(LeaderLink, TriesANameAgainThatDoesNotResolve) {
   const absl::Status end = EndOf(&world, &rank, "no-such-host.invalid");
   EXPECT_EQ(ReasonOf(end), "RANK_LOST");
   EXPECT_TRUE(absl::StrContains(end.message(), "no-such-host.invalid")) << end;
+}
+
+TEST(LeaderLink, TriesAgainMoreAndMoreRarelyUntilItIsWelcome) {
+  World world;
+  std::atomic<bool> welcomes = false;
+  FakeLeader leader([&](FakeLeader::Stream* stream) {
+    if (welcomes) FakeLeader::Welcome(stream, 4);
+    world.events.Add("tried");
+  });
+  RankProcess rank(&world, 1, leader.address());
+  const absl::Time begin = world.clock.WallNow();
+  for (int tries = 0; tries < 14; ++tries) ASSERT_TRUE(world.AwaitTries("tried"));
+  EXPECT_LT(world.clock.WallNow() - begin, absl::Seconds(400)) << "each two seconds at last; doubled, it were 1638";
+  welcomes = true;
+  ASSERT_TRUE(world.AwaitTries("tried"));
+  ASSERT_TRUE(world.events.Await("1 leader lost RANK_LOST"));
+  bool tries = false;
+  for (int i = 0; i < 5 && !tries; ++i) {  // the loss is told before the next try is planned
+    world.clock.Advance(absl::Milliseconds(100));
+    tries = world.events.Await("tried", absl::Seconds(1));
+  }
+  EXPECT_TRUE(tries);
 }
 
 TEST(LeaderLink, WaitsForALeaderThatIsNotThereYet) {

@@ -256,6 +256,19 @@ TEST_F(MembershipTest, ALossWhileItFormsBeginsAnew) {
   EXPECT_EQ(Take().back(), "formed 2 of 3");
 }
 
+// Not all of a generation that ended early had answered: what those did is no answer in the next one.
+TEST_F(MembershipTest, EachGenerationIsAnsweredByAll) {
+  JoinAll();
+  membership_.Prepared(ids_[0], lines_[0]->group(), "at 0");
+  membership_.Leave(ids_[2], absl::UnavailableError("gone"));
+  ASSERT_TRUE(Join(2).ok());
+  Take();
+  for (const int rank : {1, 2}) membership_.Prepared(ids_[rank], lines_[rank]->group(), absl::StrCat("at ", rank));
+  EXPECT_THAT(Take(), IsEmpty());
+  membership_.Prepared(ids_[0], lines_[0]->group(), "at 0");
+  EXPECT_THAT(Take(), ElementsAre("0 form 2", "1 form 2", "2 form 2"));
+}
+
 TEST_F(MembershipTest, WhoIsSilentForTheTimeoutIsLostAndNotBefore) {
   Complete();
   EXPECT_EQ(membership_.Look(), clock_.NowNanos() + 1'000'000'000);
@@ -505,6 +518,21 @@ TEST_F(MembershipTest, APongThatCanNotBeTrueIsAnError) {
   EXPECT_EQ(reason(sent, {{Rank(0), {2, 8}}}), "RANK_MESSAGE") << "it was answered";
   sent = ping();
   EXPECT_EQ(reason(sent + 1, {}), "RANK_MESSAGE");
+}
+
+TEST_F(MembershipTest, OnlyTheLastThousandPingsHaveAnAnswer) {
+  Complete();
+  std::vector<int64_t> sent;
+  for (int i = 0; i < 1001; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    HearAll();
+    membership_.Look();
+    sent.push_back(lines_[1]->pinged_nanos());
+  }
+  const auto pong = [&](int i) { return membership_.Ponged(ids_[1], {.leader_nanos = sent[i], .rank_nanos = 1}); };
+  EXPECT_EQ(ReasonOf(pong(0)), "RANK_MESSAGE");
+  EXPECT_TRUE(pong(1).ok());
+  EXPECT_TRUE(pong(1000).ok());
 }
 
 TEST_F(MembershipTest, PongsMayOvertakeEachOther) {

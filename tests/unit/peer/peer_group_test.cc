@@ -317,6 +317,27 @@ TEST(PeerGroup, ALeaderLosesWhoIsSilent) {
   EXPECT_EQ(end.error_message(), "rank 1 was silent for 5s");
 }
 
+// For longer than the time after which a silent stream is cut off.
+TEST(PeerGroup, WhoIsHeardIsNotCutOff) {
+  World world{.peer_timeout = absl::Seconds(5), .size = 2};
+  Leader leader(&world, 1);
+  HandMadeRank rank(leader.address());
+  rank.SayHello(Describe(world, 1));
+  EXPECT_TRUE(rank.Hear().has_welcome());
+  for (int i = 0; i < 5; ++i) {
+    world.clock.Advance(absl::Seconds(4));
+    const peer::v1::LeaderMessage ping = rank.Hear();
+    ASSERT_TRUE(ping.has_ping()) << i;
+    peer::v1::RankMessage message;
+    message.mutable_pong()->set_leader_nanos(ping.ping().leader_nanos());
+    rank.Say(message);
+    message.mutable_part()->set_data("here");
+    rank.Say(message);
+    ASSERT_TRUE(world.events.Await("told by 1: here"));
+  }
+  EXPECT_EQ(world.events.Take(), std::vector<std::string>());
+}
+
 TEST(PeerGroup, WhoSaysNothingAtAllIsCutOff) {
   World world{.peer_timeout = absl::Seconds(5)};
   Leader leader(&world, 1);

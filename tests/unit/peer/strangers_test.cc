@@ -1,6 +1,10 @@
 // Streams of those who are no carrier, and what a carrier makes of them.
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -177,6 +181,24 @@ TEST(SilentStreams, EndWhenNoHelloComesInTime) {
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
+TEST(SilentStreams, MayBeSilentOnceTheyHaveSaidHello) {
+  FakeClock clock;
+  TimerQueue timers(&clock);
+  CarrierEnd end(*GrpcCarrier::Create({.key = kGroupKey, .timers = &timers, .clock = &clock}));
+  GrpcCarrierFactory factory;
+  CarrierEnd peer(factory.Make(Rank(1)));
+  ASSERT_TRUE(end.Start({{Rank(1), peer.carrier->address()}}).ok());
+  ASSERT_TRUE(peer.Start({{Rank(0), end.carrier->address()}}).ok());
+  peer.carrier->Send(Rank(0), {.header = "x"});
+  ASSERT_TRUE(end.AwaitArrivals(1));
+  clock.Advance(absl::Seconds(10));
+  timers.SettleForTest();
+  peer.carrier->Send(Rank(0), {.header = "y"});
+  ASSERT_TRUE(end.AwaitArrivals(2));
+  absl::MutexLock lock(&end.mu);
+  EXPECT_TRUE(end.lost.empty());
+}
+
 // It lives, and answers whatever gRPC asks by itself.
 TEST(LateFrames, CostAPeerThatTakesNothing) {
   FakeClock clock;
@@ -228,6 +250,29 @@ TEST(LateFrames, AreWaitedForByAClose) {
   }
   absl::MutexLock lock(&end.mu);
   EXPECT_TRUE(end.lost.empty());
+}
+
+// Its host takes connections, and nobody there speaks.
+TEST(LateFrames, AreNoneWhereThereWasNoConnectionYet) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t length = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(bind(listener, any, length) + listen(listener, 1) + getsockname(listener, any, &length), 0);
+  FakeClock clock;
+  TimerQueue timers(&clock);
+  CarrierEnd end(*GrpcCarrier::Create({.key = kGroupKey, .timers = &timers, .clock = &clock}));
+  ASSERT_TRUE(end.Start({{Rank(1), absl::StrCat("127.0.0.1:", ntohs(address.sin_port))}}).ok());
+  absl::Notification closed;
+  const Thread closer("closer", [&] {
+    end.carrier->Close();
+    closed.Notify();
+  });
+  while (timers.size() == 0 && !closed.HasBeenNotified()) std::this_thread::yield();  // until it waits
+  EXPECT_FALSE(closed.HasBeenNotified());
+  clock.Advance(absl::Seconds(1));
+  closed.WaitForNotification();
+  close(listener);
 }
 
 // A receiver that is no carrier; it has read the hello and a frame when it lies.

@@ -47,6 +47,9 @@ TEST(WriteQueue, AnIdleOneEndsAtOnce) {
   ASSERT_NE(queue.Push("a").write, nullptr);
   EXPECT_FALSE(queue.Written(true).end);
   EXPECT_TRUE(queue.Close().end);
+  EXPECT_EQ(queue.Push("b").write, nullptr);  // nothing follows the end
+  EXPECT_EQ(queue.PushUrgent("now").write, nullptr);
+  EXPECT_EQ(queue.PushAll({"c", "d"}).write, nullptr);
 }
 
 TEST(WriteQueue, ABrokenStreamTakesNoMore) {

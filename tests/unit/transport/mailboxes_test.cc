@@ -18,5 +18,15 @@ TEST(Mailboxes, TellAnEarlyMessageFromALateOne) {
   EXPECT_TRUE(kept(2000));
 }
 
+// Runs end in any order, also one whose successors are forgotten already.
+TEST(Mailboxes, AForgottenRunStaysClosed) {
+  Mailboxes mailboxes(1, Mailboxes::Early::kPossible);
+  for (int64_t run = 500; run < 1502; ++run) mailboxes.Close(run);
+  EXPECT_TRUE(mailboxes.IsClosed(0, 501));
+  mailboxes.Close(2);
+  EXPECT_TRUE(mailboxes.IsClosed(0, 501));
+  EXPECT_FALSE(mailboxes.IsClosed(0, 2000));
+}
+
 }  // namespace
 }  // namespace penstock

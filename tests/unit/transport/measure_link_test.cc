@@ -158,6 +158,18 @@ TEST(MeasureLink, ALostPeerEndsTheMeasurement) {
   EXPECT_EQ(MeasureLink(timed.edges.get(), kSelf, Rank(7), &timed.clock).problem, "rank 7 is not in this group");
 }
 
+TEST(MeasureLink, ALostPeerEndsNoProbeOfAnother) {
+  TimedLink timed(1'000, 1);
+  timed.carrier->answers = 0;
+  std::vector<absl::Status> ended;
+  timed.edges->Probe(kPeer, {}, [&](const absl::Status& status) { ended.push_back(status); });
+  timed.carrier->handlers.on_lost(Rank(2), absl::UnavailableError("gone"));
+  EXPECT_TRUE(ended.empty());
+  timed.carrier->handlers.on_lost(kPeer, absl::UnavailableError("gone, too"));
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].message(), "rank 1 is lost: gone, too");
+}
+
 // Each probe is answered once, whoever goes first.
 TEST(MeasureLink, ProbesEndWithTheEdges) {
   TimedLink timed(1'000, 1);
