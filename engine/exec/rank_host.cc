@@ -120,10 +120,7 @@ absl::Status RankHost::Open(const RunOrder& order) {
   open.run->ticket = open.coordinator->ticket();
   Expect(order, open);
   if (order.spec.Steps()) last_step_ = open.coordinator;
-  if (order.spec.graph != 0) {
-    const auto kept = graphs_.extract(order.spec.graph);
-    open.run->passes = std::move(kept.mapped());
-  }
+  if (order.spec.keep_graph) open.kept[order.spec.graph == 0 ? id : order.spec.graph];
   const std::shared_ptr<Run> run = open.run;
   {
     absl::MutexLock lock(&mu_);
@@ -133,9 +130,15 @@ absl::Status RankHost::Open(const RunOrder& order) {
     ++running_;
     if (!run->spec.inference) ++training_;
   }
+  // From here on nothing takes memory but the start itself: a Forward whose Backward does not start stays.
+  const auto kept = graphs_.find(order.spec.graph);
+  if (kept != graphs_.end()) run->passes = std::move(kept->second);
   const absl::Status started = Guarded("the start of a run", [&] { engine_.Start(run); });
-  if (started.ok()) return absl::OkStatus();
-  if (order.spec.graph != 0) graphs_[order.spec.graph] = std::move(run->passes);
+  if (started.ok()) {
+    if (kept != graphs_.end()) graphs_.erase(kept);
+    return absl::OkStatus();
+  }
+  if (kept != graphs_.end()) kept->second = std::move(run->passes);
   absl::MutexLock lock(&mu_);
   open_.erase(id);
   lanes_.Close();
@@ -319,9 +322,9 @@ void RankHost::CloseRun(int64_t run) {
   }
   if (ended.run->ticket != nullptr) engine_.filling().turns().Release(*ended.run->ticket, engine_.NowNanos());
   engine_.End(*ended.run);
-  const RunSpec& spec = ended.run->spec;
-  if (spec.keep_graph && !ended.forgotten)
-    graphs_[spec.graph == 0 ? spec.id : spec.graph] = std::move(ended.run->passes);
+  if (ended.kept.empty() || ended.forgotten) return;
+  ended.kept.begin()->second = std::move(ended.run->passes);
+  graphs_.merge(ended.kept);
 }
 
 void RankHost::ForgetGraph(int64_t run) {

@@ -69,6 +69,7 @@ class RankHost final : public RankCommands {
   void FailRuns(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  using Graphs = std::map<int64_t, std::vector<std::vector<Pass>>>;  // by the run of their Forward
   struct OpenRun {
     std::shared_ptr<Run> run;
     JobThread::Prepared close;  // of a run that has left and ended
@@ -78,6 +79,7 @@ class RankHost final : public RankCommands {
     bool left = false;       // its lanes have
     bool ended = false;      // the leader has said so
     bool forgotten = false;  // its graph
+    Graphs kept;             // of a run that keeps one: its place among the others, which takes no memory at the end
   };
 
   // A command that reads or changes stages.
@@ -118,8 +120,8 @@ class RankHost final : public RankCommands {
 
   // The command thread's.
   std::shared_ptr<FollowingCoordinator> last_step_;
-  std::map<int64_t, std::vector<std::vector<Pass>>> graphs_;  // by the run of their Forward
-  JobThread commands_{"ps-rank"};                             // last: its jobs use all of the above
+  Graphs graphs_;
+  JobThread commands_{"ps-rank"};  // last: its jobs use all of the above
 };
 
 }  // namespace penstock

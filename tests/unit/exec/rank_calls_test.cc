@@ -101,6 +101,23 @@ TEST_P(RankCalls, AnImportThatFailsOnAnotherRankBreaksThePipelineUntilTheNext) {
   EXPECT_TRUE(SameState(*over, *plain));
 }
 
+TEST_P(RankCalls, AStepThatAnotherRankCannotUndoBreaksThePipeline) {
+  Pipeline::Options options;
+  options.fault_point = [](FaultPoint point, int stage) {
+    if (point == FaultPoint::kUpdated && stage == 1) throw std::bad_alloc();
+  };
+  const auto over = MakeOver(group_, TiedAroundBatchNorm(), GetParam(), std::move(options));
+  group_.hooks.on_command = [](std::string_view command, Rank) {
+    if (command != "Undo") return absl::OkStatus();
+    return absl::Status(Error(absl::StatusCode::kResourceExhausted, "HOST_MEMORY", "no memory for an undo"));
+  };
+  for (int step = 0; step < 2; ++step) {
+    const absl::Status status = over->TrainStep(Batch(step), {}).status();
+    EXPECT_EQ(ReasonOf(status), "PIPELINE_BROKEN") << status;
+    EXPECT_EQ(ValuesOf(status)["cause"], "HOST_MEMORY");
+  }
+}
+
 TEST_P(RankCalls, SettingsThatOneRankCannotTakeAreTakenByNone) {
   const auto over = Over(TiedAroundBatchNorm());
   const auto plain = Alone(TiedAroundBatchNorm());

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "engine/schedule/imported.h"
 #include "tests/support/small_specs.h"
 #include "tests/unit/exec/over_ranks.h"
 
@@ -119,6 +120,29 @@ TEST_P(RankCredit, InferenceThatWaitsBesideTrainingHoldsNothingUp) {
     }
     EXPECT_TRUE(SameState(*over, *plain));
   }
+}
+
+// The first stage wants the gradient first that the last one makes last: all must have credit.
+TEST(RankCreditOfLists, GradientsMayBeTakenInAnyOrder) {
+  std::string first, last;
+  for (int m = 0; m < kMicroBatches; ++m) {
+    absl::StrAppend(&first, "0F", m, ",");
+    absl::StrAppend(&last, m == 0 ? "" : ",", "1F", m, ",1B", m);
+  }
+  for (int m = kMicroBatches; m-- > 0;) absl::StrAppend(&first, "0I", m, ",");
+  for (int m = 0; m < kMicroBatches; ++m) absl::StrAppend(&first, m == 0 ? "" : ",", "0W", m);
+  auto imported = ImportSchedule(absl::StrCat(first, "\n", last, "\n"));
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  PipelineSpec spec = SmallMlp(2, kMicroBatches);
+  spec.schedule.kind = std::string(kImportedKind);
+  spec.schedule.imported = std::make_shared<const ImportedSchedule>(*std::move(imported));
+  GroupInProcess group(2, ThreeCpus());
+  DevicePool alone(ThreeCpus(), DevicePool::Mode::kThreads);
+  const auto over = MakeOver(group, spec, {0, 1});
+  const auto plain = MakeAlone(alone, spec);
+  const ContributionRequest batch = SmallBatch(kMicroBatches);
+  for (Pipeline* each : {over.get(), plain.get()}) ASSERT_TRUE(each->TrainStep(batch, {}).ok());
+  EXPECT_TRUE(SameState(*over, *plain));
 }
 
 INSTANTIATE_TEST_SUITE_P(Placements, RankCredit,

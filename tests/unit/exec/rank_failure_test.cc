@@ -104,6 +104,31 @@ TEST_F(RankFailure, AnInferenceUnderWayFailsWithARankThatIsLost) {
   ExpectLost(*pipeline);
 }
 
+// It was asked while all ranks were there, and waits for the end of a step in which one is lost.
+TEST_F(RankFailure, AnInferenceThatStartsWithoutARankFails) {
+  const auto pipeline = Make(TiedAroundBatchNorm(), {0, 1});
+  Inference question;
+  bool asked = false;
+  group_.hooks.on_command = [&](std::string_view command, Rank) {
+    if (command != "Grant" || std::exchange(asked, true)) return absl::OkStatus();
+    question.Ask(*pipeline, Question());
+    group_.Lose(1);
+    return WatchedGroup::LostStatus(1);
+  };
+  EXPECT_FALSE(pipeline->TrainStep(SixRows(), {}).ok());
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(ReasonOf(question.Answer().status()), "RANK_LOST");
+}
+
+TEST_F(RankFailure, ARankIsLostOnce) {
+  const auto pipeline = Make(TiedAroundBatchNorm(), {0, 1});
+  const absl::Status first = WatchedGroup::LostStatus(1);
+  group_.LoseWith(1, first);
+  group_.LoseWith(1, Error(absl::StatusCode::kUnavailable, "RANK_LOST", "again"));
+  EXPECT_EQ(Lost(), std::vector<int>{1});
+  EXPECT_EQ(pipeline->health(), first);
+}
+
 TEST_F(RankFailure, ARankIsLostAtAnyCommand) {
   for (const std::string at : {"Start", "Stop", "PutTies", "Grant", "End", "Undo", "WriteState", "ReadState",
                                "UpdateOptimizer", "RestoreTiedGradients", "DiscardGradients", "EndContribution"}) {
@@ -135,6 +160,29 @@ TEST_F(RankFailure, ARankIsLostAtAnyCommand) {
     absl::MutexLock lock(&mu_);
     lost_.clear();
   }
+}
+
+// The leader's own lanes may fail before another rank has heard of the run: what they say is then of no run to it.
+TEST_F(RankFailure, ARunThatStopsBeforeItsStartIsToldIsStoppedEverywhere) {
+  std::atomic<bool> faults = false;
+  Pipeline::Options options;
+  options.before_action = [&](const Action& action) {
+    if (faults && action.stage == 0) throw std::bad_alloc();
+  };
+  const auto pipeline = Make(SmallMlp(2, 4), {0, 1}, std::move(options));
+  ASSERT_TRUE(pipeline->TrainStep(SmallBatch(4), {}).ok());
+  absl::Notification stopped;
+  group_.hooks.on_command = [&](std::string_view command, Rank) {
+    if (!faults || stopped.HasBeenNotified()) return absl::OkStatus();
+    if (command == "Start") stopped.WaitForNotification();
+    if (command != "Stop") return absl::OkStatus();
+    stopped.Notify();
+    return absl::Status(absl::NotFoundError("the run is not open there"));
+  };
+  faults = true;
+  EXPECT_EQ(ReasonOf(pipeline->TrainStep(SmallBatch(4), {}).status()), "HOST_MEMORY");
+  faults = false;
+  EXPECT_TRUE(pipeline->TrainStep(SmallBatch(4), {}).ok());
 }
 
 // Memory that fails once where a rank speaks to its leader fails the run, and no other.

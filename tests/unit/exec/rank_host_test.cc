@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <new>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/exec/rank_host_builder.h"
 #include "tests/support/failing_new.h"
@@ -85,6 +87,35 @@ class RankHostTest : public ::testing::Test {
     return order;
   }
 
+  // A Forward of one micro-batch whose passes the rank keeps, and a Backward of it.
+  void KeepForward(RankHost& host, int64_t run) {
+    RunOrder forward = Order(run, SchedulePurpose::kForwardOnly, 1);
+    forward.spec.keep_graph = true;
+    host.Start(forward);
+    EndEarly(host, run);
+  }
+  static RunOrder BackwardOf(int64_t graph, int64_t run) {
+    RunOrder backward = Order(run, SchedulePurpose::kBackwardOnly, 1);
+    backward.spec.graph = graph;
+    return backward;
+  }
+  // What the rank tells until then.
+  std::vector<std::string> EndEarly(RankHost& host, int64_t run) {
+    host.Stop(run);
+    auto told = leader_.Until(absl::StrCat(run, " left"));
+    host.End(run);
+    return told;
+  }
+  // Runs on the thread of the rank's commands, behind those that it was given.
+  static void OnCommands(RankHost& host, const std::function<void()>& work) {
+    absl::Notification done;
+    host.ReadFacts([&](const absl::StatusOr<FactsOfRank>&) {
+      work();
+      done.Notify();
+    });
+    done.WaitForNotification();
+  }
+
   DevicePool devices_{ThreeCpus(), DevicePool::Mode::kThreads};
   FakeLeader leader_;
 };
@@ -134,6 +165,74 @@ TEST_F(RankHostTest, ABackwardHasTheMicroBatchesOfItsForward) {
   host->Stop(4);
   EXPECT_THAT(leader_.Until("4 left"), ElementsAre("4 left"));
   host->End(4);
+}
+
+TEST_F(RankHostTest, AForwardThatIsForgottenWhileItRunsIsNotKept) {
+  const auto host = Make(SmallMlp(2, 2));
+  RunOrder forward = Order(1, SchedulePurpose::kForwardOnly, 1);
+  forward.spec.keep_graph = true;
+  host->Start(forward);
+  host->ForgetGraph(1);
+  EndEarly(*host, 1);
+  host->Start(BackwardOf(1, 2));
+  EXPECT_THAT(
+      EndEarly(*host, 2),
+      ElementsAre("2 failed: RANK_MESSAGE start.graph: must be a Forward whose passes are here, got 1", "2 left"));
+}
+
+TEST_F(RankHostTest, AForwardThatIsForgottenWhileABackwardRetainsItIsNotKept) {
+  const auto host = Make(SmallMlp(2, 2));
+  KeepForward(*host, 1);
+  RunOrder backward = BackwardOf(1, 2);
+  backward.spec.retain_graph = true;
+  backward.spec.keep_graph = true;
+  host->Start(backward);
+  host->ForgetGraph(1);
+  EXPECT_THAT(EndEarly(*host, 2), ElementsAre("2 left"));
+  host->Start(BackwardOf(1, 3));
+  EXPECT_THAT(
+      EndEarly(*host, 3),
+      ElementsAre("3 failed: RANK_MESSAGE start.graph: must be a Forward whose passes are here, got 1", "3 left"));
+}
+
+// Wherever memory fails, at its start or at its end.
+TEST_F(RankHostTest, ABackwardWithoutMemoryLeavesTheForwardThatItRetains) {
+  if (!kCanFailNew) GTEST_SKIP() << "a sanitizer has operators new of its own";
+  const auto host = Make(SmallMlp(2, 2));
+  KeepForward(*host, 1);
+  bool failed = true;
+  int64_t run = 1;
+  for (int spared = 0; failed; ++spared) {
+    SCOPED_TRACE(spared);
+    ASSERT_LT(spared, 10'000);
+    OnCommands(*host, [spared] { FailNewOnce(spared); });
+    RunOrder backward = BackwardOf(1, ++run);
+    backward.spec.retain_graph = true;
+    backward.spec.keep_graph = true;
+    host->Start(backward);
+    const auto told = EndEarly(*host, run);
+    OnCommands(*host, [&] { failed = StopFailingNew(); });
+    if (told.size() > 1) {
+      EXPECT_THAT(told[0], ::testing::HasSubstr("HOST_MEMORY"));
+    }
+    backward.spec.id = ++run;
+    host->Start(backward);
+    ASSERT_THAT(EndEarly(*host, run), ElementsAre(absl::StrCat(run, " left")));
+  }
+}
+
+TEST_F(RankHostTest, AMessageThatIsRefusedFailsTheOpenRunsAndALostEdgeTheLaterOnes) {
+  const auto host = Make(SmallMlp(2, 2));
+  host->Start(Inference(1));
+  OnCommands(*host, [] {});
+  host->FailRuns(Error(absl::StatusCode::kInvalidArgument, "RANK_MESSAGE", "a lie"));
+  EXPECT_THAT(EndEarly(*host, 1), ElementsAre("1 failed: RANK_MESSAGE a lie", "1 left"));
+  host->Start(Inference(2));
+  EXPECT_THAT(EndEarly(*host, 2), ElementsAre("2 left"));
+  OnCommands(*host, [] {});
+  host->FailRuns(Error(absl::StatusCode::kUnavailable, "RANK_LOST", "the edge has broken off"));
+  host->Start(Inference(3));
+  EXPECT_THAT(EndEarly(*host, 3), ElementsAre("3 failed: RANK_LOST the edge has broken off", "3 left"));
 }
 
 TEST_F(RankHostTest, TiesAreOfAllUses) {

@@ -222,6 +222,13 @@ TEST_F(RankLies, SumsAreOfEveryMetric) {
   const absl::Status status = Evaluate(*pipeline, request).status();
   EXPECT_EQ(status.message(), "measures.metric_sums.sums: must be 2, got 1");
   EXPECT_TRUE(Evaluate(*pipeline, request).ok());
+  lies_ = true;
+  group_.hooks.left = [&](RankEvents& leader, Rank rank, int64_t run, bool before_the_end, Measures measures) {
+    if (lies_.exchange(false)) measures.metric_sums.pop_back();
+    leader.Left(rank, run, before_the_end, measures);
+  };
+  EXPECT_EQ(Evaluate(*pipeline, request).status().message(), "measures.metric_sums: must be 2, got 1");
+  EXPECT_TRUE(Evaluate(*pipeline, request).ok());
 }
 
 }  // namespace

@@ -3,8 +3,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "absl/synchronization/blocking_counter.h"
-#include "tests/unit/exec/over_ranks.h"
+#include "engine/base/thread.h"
+#include "tests/unit/exec/watched_ranks.h"
 
 namespace penstock::testing {
 namespace {
@@ -59,6 +62,38 @@ TEST_P(RankTurns, WhatHasWaitedForAStepToBeginEndsBeforeTheWeightsChange) {
   ASSERT_TRUE(pipeline->TrainStep(batch, {}).ok());
   ASSERT_TRUE(question.Answer().ok()) << question.answer.status();
   EXPECT_EQ(question.answer->step, 1);
+}
+
+// A training run may begin while an inference is being told to the ranks: one that has not heard of it knows no turn of its.
+TEST(RankTurnsAtTheStart, WhatIsDueBeforeARankHearsOfItIsToldAgain) {
+  PipelineSpec spec = Pipe({Function({.forward = Multiply, .parameters = {{1}}, .name = "first"}),
+                            Function({.forward = Multiply, .parameters = {{1}}, .name = "last"})},
+                           {1, 1}, kTurnMicroBatches);
+  spec.bubble_filling.inference_share = 1;
+  spec.bubble_filling.enabled = false;
+  WatchedGroup group(2);
+  const auto pipeline = MakeOver(group, spec, {0, 1});
+  const ContributionRequest batch = Contribution(Range({kTurnMicroBatches, 2}), Range({kTurnMicroBatches, 2}));
+  ASSERT_TRUE(pipeline->TrainStep(batch, {}).ok());
+  absl::Notification starts, due;
+  std::atomic<int> told = 0;
+  group.hooks.on_command = [&](std::string_view command, Rank) {
+    if (command == "Start" && !starts.HasBeenNotified()) {
+      starts.Notify();
+      due.WaitForNotification();
+    }
+    if (command != "BeDue" || told++ > 0) return absl::OkStatus();
+    due.Notify();
+    return absl::Status(absl::NotFoundError("the run is not open there"));
+  };
+  Inference question;
+  const Thread asks("asks", [&] {
+    question.Ask(*pipeline, Ask(NamedTensors{{"input", Range({kTurnMicroBatches, 2})}}));
+  });
+  starts.WaitForNotification();
+  ASSERT_TRUE(pipeline->TrainStep(batch, {}).ok());
+  ASSERT_TRUE(question.Answer().ok()) << question.answer.status();
+  EXPECT_EQ(told, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Placements, RankTurns,
