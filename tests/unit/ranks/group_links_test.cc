@@ -102,6 +102,23 @@ TEST(GroupLinks, WhatIsUnknownIsMeasuredWhenSomebodyAsksAgain) {
   EXPECT_EQ(asked.size(), 1u);
 }
 
+// Who asks may have seen the group before it formed again.
+TEST(GroupLinks, ThoseOfAnEarlierGenerationTakeNobodysPlace) {
+  GroupLinks links;
+  int asked = 0;
+  const auto measure = [&](Rank rank, const std::vector<Rank>& peers, int64_t) {
+    ++asked;
+    return LinksOf(rank, peers);
+  };
+  links.Of(2, 3, measure);
+  asked = 0;
+  EXPECT_THAT(Latencies(links.Of(1, 2, measure)), ElementsAre(1));
+  EXPECT_EQ(asked, 1);
+  EXPECT_THAT(Latencies(links.known()), ElementsAre(1, 2, 12));
+  EXPECT_THAT(Latencies(links.Of(2, 3, measure)), ElementsAre(1, 2, 12));
+  EXPECT_EQ(asked, 1);
+}
+
 TEST(GroupLinks, WhoAsksMeanwhileWaitsForTheOneMeasurement) {
   GroupLinks links;
   absl::Notification measuring;

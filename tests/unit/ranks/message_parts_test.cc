@@ -100,6 +100,15 @@ TEST(MessageParts, ATensorWhoseSizeIsAnotherIsRefusedBeforeMemoryIsTaken) {
   EXPECT_NE(Refused(ToParts(report, {})), "taken");
 }
 
+TEST(MessageParts, BoolsAreZeroOrOne) {
+  OutgoingReport report;
+  ASSERT_TRUE(report.Add("mask", at::ones({3}, at::kBool)).ok());
+  std::vector<MessagePart> parts = report.ToParts();
+  EXPECT_EQ(Refused(parts), "taken");
+  parts.back().data.back() = 2;
+  EXPECT_EQ(Refused(parts), "TENSOR_HEADER: mask.data: every BOOL must be 0 or 1, got 2");
+}
+
 // More parts may be on their way when one is refused.
 TEST(MessageParts, NothingIsTakenBehindAPartThatWasRefused) {
   peer::v1::Report report;

@@ -92,7 +92,9 @@ class RankConversationTest : public ::testing::Test {
 TEST_F(RankConversationTest, AnswersFindTheirQuestionsInAnyOrder) {
   RemoteRank commands(rank_);
   std::vector<std::string> answers;
-  commands.Undo([&](const absl::Status& status) { answers.push_back("undo " + std::string(status.message())); });
+  commands.Undo([&](const absl::Status& status) {
+    answers.push_back(absl::StrCat("undo of rank ", ValuesOf(status)["rank"], " ", status.message()));
+  });
   commands.ReadState(true, [&](const absl::StatusOr<StatesOfStages>& states) {
     answers.push_back(absl::StrCat("state of ", states->at(0).stage, " ", states->at(0).saved.at(0).name));
   });
@@ -108,9 +110,18 @@ TEST_F(RankConversationTest, AnswersFindTheirQuestionsInAnyOrder) {
   report = Answer(line_->told[0].question());
   report.set_error(EncodeError(Error(absl::StatusCode::kInternal, "BUG", "it went wrong")));
   ASSERT_TRUE(rank_->OnReport(report, {}).ok());
-  EXPECT_THAT(answers, ElementsAre("state of 3 c.weight", "undo it went wrong"));
+  EXPECT_THAT(answers, ElementsAre("state of 3 c.weight", "undo of rank 2 it went wrong"));
   // The same answer twice, or one to a question that nobody has asked.
   EXPECT_EQ(ReasonOf(rank_->OnReport(report, {})), "RANK_MESSAGE");
+}
+
+TEST_F(RankConversationTest, ARankThatCanNotBeToldIsLost) {
+  RemoteRank commands(rank_);
+  commands.PutTies(4, {{at::ones({2}, at::kComplexFloat)}});
+  EXPECT_THAT(events_.Take(), ElementsAre("lost 2 TENSOR_SIGNATURE"));
+  EXPECT_THAT(line_->told, IsEmpty());
+  commands.Stop(4);
+  EXPECT_THAT(line_->told, IsEmpty());
 }
 
 // An edge of its has failed, say: its process lives, and would keep the stages.
@@ -158,6 +169,7 @@ TEST_F(RankConversationTest, AReportThatCanNotBeMadeIsToldAsAFailure) {
     for (const MessagePart& part : parts) {
       auto whole = reader.Take(part);
       ASSERT_TRUE(whole.ok() && whole->has_value());
+      EXPECT_THAT((*whole)->tensors, IsEmpty());
       told.push_back((*whole)->message);
     }
   });
@@ -169,6 +181,12 @@ TEST_F(RankConversationTest, AReportThatCanNotBeMadeIsToldAsAFailure) {
   EXPECT_EQ(ReasonOf(DecodeError(told[0].error())), "HOST_MEMORY");
   EXPECT_EQ(told[1].failed().run(), 5);
   EXPECT_EQ(ReasonOf(DecodeError(told[1].failed().error())), "HOST_MEMORY");
+  reporter.Answer(6, absl::OkStatus(), [](OutgoingReport* report) {
+    EXPECT_TRUE(report->Add("a", at::ones({2})).ok());
+    return Error(absl::StatusCode::kResourceExhausted, "HOST_MEMORY", "no more");
+  });
+  EXPECT_EQ(told.back().answer_to(), 6u);
+  EXPECT_EQ(ReasonOf(DecodeError(told.back().error())), "HOST_MEMORY");
 }
 
 TEST_F(RankConversationTest, EventsComeAsTheyAre) {
@@ -226,6 +244,13 @@ TEST_F(RankConversationTest, TheEndSaysSoAndNothingIsToldAfterIt) {
   EXPECT_TRUE(rank_->OnReport(report, {}).ok());
   rank_->OnLost(Lost());
   EXPECT_THAT(events_.Take(), IsEmpty());
+  const size_t told = line_->told.size();
+  rank_->Say({});
+  rank_->Ask({}, [&](const absl::StatusOr<RankConversation::Arrived*>& arrived) {
+    answers.push_back(ReasonOf(arrived.status()));
+  });
+  EXPECT_THAT(answers, ElementsAre("WORK_CANCELLED", "WORK_CANCELLED"));
+  EXPECT_EQ(line_->told.size(), told);
 }
 
 TEST_F(RankConversationTest, TheEndWaitsForAnEventThatIsBeingTold) {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "engine/base/error.h"
 #include "engine/exec/device_pool.h"
 #include "engine/transport/frame_header.h"
@@ -36,18 +37,27 @@ class RankPipelinesTest : public ::testing::Test {
     plan.schedule = SmallMlp(2, 2).schedule;
     return plan;
   }
-  void Tell(OutgoingCommand command, uint64_t pipeline, uint64_t question) {
+  absl::Status Tell(OutgoingCommand command, uint64_t pipeline, uint64_t question) {
     command.message().set_pipeline(pipeline);
     command.message().set_question(question);
-    for (const MessagePart& part : command.ToParts()) EXPECT_TRUE(rank_.OnTold(part).ok());
+    absl::Status told;
+    for (const MessagePart& part : command.ToParts()) told.Update(rank_.OnTold(part));
+    return told;
+  }
+  static OutgoingCommand BuildOf(const Plan& plan) {
+    OutgoingCommand command;
+    *command.message().mutable_build() = ToProto("gpt", 1, SmallMlp(2, 2), plan);
+    return command;
   }
   // What the rank says to it.
   std::string Build(uint64_t pipeline, const Plan& plan, const NamedTensors& tensors = {}) {
-    OutgoingCommand command;
+    OutgoingCommand command = BuildOf(plan);
     EXPECT_TRUE(command.AddAll(tensors).ok());
-    *command.message().mutable_build() = ToProto("gpt", 1, SmallMlp(2, 2), plan);
+    return AnswerTo(std::move(command), pipeline);
+  }
+  std::string AnswerTo(OutgoingCommand command, uint64_t pipeline) {
     const uint64_t question = ++asked_;
-    Tell(std::move(command), pipeline, question);
+    EXPECT_TRUE(Tell(std::move(command), pipeline, question).ok());
     absl::MutexLock lock(&mu_);
     const auto answered = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return answers_.contains(question); };
     mu_.Await(absl::Condition(&answered));
@@ -56,7 +66,7 @@ class RankPipelinesTest : public ::testing::Test {
   void Drop(uint64_t pipeline) {
     OutgoingCommand command;
     command.message().mutable_drop();
-    Tell(std::move(command), pipeline, 0);
+    EXPECT_TRUE(Tell(std::move(command), pipeline, 0).ok());
   }
   void Note(const std::vector<MessagePart>& parts) {
     absl::MutexLock lock(&mu_);
@@ -80,11 +90,13 @@ class RankPipelinesTest : public ::testing::Test {
   std::map<uint64_t, std::string> answers_ ABSL_GUARDED_BY(mu_);
   uint64_t asked_ = 0;
   std::vector<std::string> loaded_;  // what was sent of programs
+  std::function<void()> on_load_ = [] {};
   RankPipelines rank_{{.self = Rank(1),
                        .engine = options_,
                        .load =
                            [this](ModelSpec*, std::optional<std::string> sent) {
                              loaded_.push_back(std::move(sent).value_or("its own"));
+                             on_load_();
                              return absl::OkStatus();
                            },
                        .edges = [this](uint32_t) { return edges_; },
@@ -110,6 +122,37 @@ TEST_F(RankPipelinesTest, APipelineIsBuiltOnce) {
   EXPECT_EQ(Build(2, TwoStages()), "built");
   Drop(1);
   EXPECT_EQ(Build(1, TwoStages()), "built");
+}
+
+TEST_F(RankPipelinesTest, AQuestionOfStagesThatAreNotThereIsAnswered) {
+  OutgoingCommand command;
+  command.message().mutable_read_facts();
+  EXPECT_EQ(AnswerTo(std::move(command), 9), "RANK_LOST rank 1 has no stages of it any more");
+}
+
+TEST_F(RankPipelinesTest, LanesAreIdleInAStateThatThereIs) {
+  ASSERT_EQ(Build(1, TwoStages()), "built");
+  for (const int state : {0, kStageStateCount - 1, kStageStateCount, -1}) {
+    OutgoingCommand command;
+    command.message().set_set_idle(state);
+    EXPECT_EQ(ReasonOf(Tell(std::move(command), 1, 0)), state < 0 || state == kStageStateCount ? "RANK_MESSAGE" : "");
+  }
+}
+
+TEST_F(RankPipelinesTest, NothingIsBuiltForALeaderThatIsLost) {
+  absl::Notification builds, go_on;
+  on_load_ = [&] {
+    builds.Notify();
+    go_on.WaitForNotification();
+  };
+  ASSERT_TRUE(Tell(BuildOf(TwoStages()), 1, 1).ok());
+  builds.WaitForNotification();
+  ASSERT_TRUE(Tell(BuildOf(TwoStages()), 2, 2).ok());
+  rank_.DropAll();
+  go_on.Notify();
+  rank_.Close();
+  EXPECT_EQ(loaded_.size(), 1u) << "the second one was not begun";
+  EXPECT_THAT(rank_.names(), ::testing::IsEmpty());
 }
 
 TEST_F(RankPipelinesTest, AProgramIsItsOwnOrTheOneThatWasSent) {
