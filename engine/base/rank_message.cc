@@ -18,8 +18,11 @@ std::optional<Rank> RankNamedIn(const absl::Status& why) {
 }
 
 absl::Status ToldBy(Rank rank, const absl::Status& why) {
-  absl::Status told(ReasonOf(why) == "RANK_MESSAGE" ? absl::StatusCode::kAborted : why.code(), why.message());
-  why.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { told.SetPayload(url, payload); });
+  absl::Status told = why;
+  if (ReasonOf(why) == "RANK_MESSAGE") {
+    told = Error(absl::StatusCode::kAborted, "RANK_MESSAGE", std::string(why.message()));
+    why.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { told.SetPayload(url, payload); });
+  }
   return RankNamedIn(why).has_value() ? told : WithValue(told, "rank", ToString(rank));
 }
 
