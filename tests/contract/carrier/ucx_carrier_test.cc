@@ -2,14 +2,18 @@
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -108,6 +112,30 @@ TEST(UcxCarrier, WithoutDescriptorsIsNotMadeAndIsWhenTheyAreBack) {
   close(next);
   EXPECT_EQ(ReasonOf(refused), "HOST_MEMORY") << refused;
   EXPECT_TRUE(UcxCarrier::Create({}).ok());
+}
+
+// So many of this process have the limit of a carrier that takes a silent peer for lost after a second.
+int LimitedConnections() {
+  int limited = 0;
+  for (int descriptor = 0; descriptor < 1024; ++descriptor) {
+    int milliseconds = 0;
+    socklen_t length = sizeof(milliseconds);
+    const int got = getsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, &length);
+    if (got == 0 && milliseconds == 1000) ++limited;
+  }
+  return limited;
+}
+
+TEST(UcxCarrier, ConnectionsHaveALimitOfSilence) {
+  const auto make = [] { return *UcxCarrier::Create({.silence_nanos = 1'000'000'000}); };
+  CarrierEnd a(make()), b(make());
+  ASSERT_TRUE(a.Start({{Rank(1), b.carrier->address()}}).ok());
+  ASSERT_TRUE(b.Start({{Rank(0), a.carrier->address()}}).ok());
+  a.carrier->Send(Rank(1), {.header = "x"});
+  ASSERT_TRUE(b.AwaitArrivals(1));
+  const absl::Time patience = absl::Now() + absl::Minutes(1);
+  while (LimitedConnections() < 2 && absl::Now() < patience) std::this_thread::yield();
+  EXPECT_GE(LimitedConnections(), 2) << "the ends of one connection";
 }
 
 // It may be a message that somebody waits for, and it has left its sender.
