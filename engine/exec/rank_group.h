@@ -164,6 +164,7 @@ class RankGroup final : public RankEvents {
   const Plan& plan_;
   DevicePool* const devices_;
   const std::vector<TiedPlace> tied_;
+  std::vector<at::Tensor> tied_shapes_;  // of each, once others have joined
   const std::function<void(Rank, const absl::Status&)> on_rank_lost_;
   const absl::Status lost_untold_ =
       Error(absl::StatusCode::kUnavailable, "RANK_LOST", "a rank is lost, for there was no memory to speak with it");

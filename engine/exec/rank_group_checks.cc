@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/base/rank_message.h"
+#include "engine/base/shape_text.h"
 #include "engine/base/status_macros.h"
 #include "engine/exec/rank_group.h"
 
@@ -42,9 +43,17 @@ absl::Status RankGroup::CheckTies(Rank rank, const Run& run, const TiedGradients
                             absl::StrCat(own[group].size()));
     }
     for (size_t use = 0; use < ranks.size(); ++use) {
-      if (!own[group][use].defined() || ranks[use] == rank) continue;
-      return BadRankMessage("ties.gradients", absl::StrCat("must be of uses on rank ", rank.value()),
-                            absl::StrCat("one on rank ", ranks[use].value()));
+      const at::Tensor& gradient = own[group][use];
+      if (!gradient.defined()) continue;
+      if (ranks[use] != rank) {
+        return BadRankMessage("ties.gradients", absl::StrCat("must be of uses on rank ", rank.value()),
+                              absl::StrCat("one on rank ", ranks[use].value()));
+      }
+      const at::Tensor& shape = tied_shapes_[group];
+      if (gradient.sizes() == shape.sizes() && gradient.scalar_type() == shape.scalar_type()) continue;
+      return BadRankMessage("ties.gradients",
+                            absl::StrCat("must be as ", tied_[group].name, ", ", ShapeText(shape.sizes())),
+                            ShapeText(gradient.sizes()));
     }
   }
   return absl::OkStatus();

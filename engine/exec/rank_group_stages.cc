@@ -56,16 +56,25 @@ absl::Status RankGroup::Join(Others others) {
     for (const auto& [rank, commands] : others_) lost_.try_emplace(rank);
     for (const auto& [rank, commands] : others_) lanes_elsewhere_.Join(rank);
   }
-  return Ask<FactsOfRank>([](Rank, RankCommands& to, auto done) { to.ReadFacts(std::move(done)); },
-                          [this](Rank rank, FactsOfRank facts) {
-                            for (const NamedTensor& entry : InModelOrder(facts.shapes))
-                              state_of_rank_[rank].insert(entry.name);
-                            for (StateOfStage& shapes : facts.shapes) elsewhere_.shapes.push_back(std::move(shapes));
-                            elsewhere_.parameters.merge(facts.parameters);
-                            elsewhere_.parameter_count += facts.parameter_count;
-                            absl::MutexLock lock(&mu_);
-                            lanes_elsewhere_.Take(rank, facts.lanes);
-                          });
+  PENSTOCK_RETURN_IF_ERROR(Ask<FactsOfRank>([](Rank, RankCommands& to, auto done) { to.ReadFacts(std::move(done)); },
+                                            [this](Rank rank, FactsOfRank facts) {
+                                              for (const NamedTensor& entry : InModelOrder(facts.shapes))
+                                                state_of_rank_[rank].insert(entry.name);
+                                              for (StateOfStage& shapes : facts.shapes)
+                                                elsewhere_.shapes.push_back(std::move(shapes));
+                                              elsewhere_.parameters.merge(facts.parameters);
+                                              elsewhere_.parameter_count += facts.parameter_count;
+                                              absl::MutexLock lock(&mu_);
+                                              lanes_elsewhere_.Take(rank, facts.lanes);
+                                            }));
+  const NamedTensors shapes = Shapes();
+  for (const TiedPlace& tied : tied_) {
+    const auto shape =
+        std::find_if(shapes.begin(), shapes.end(), [&](const auto& one) { return one.name == tied.name; });
+    if (shape == shapes.end()) return BadRankMessage("facts.shapes", absl::StrCat("must have ", tied.name), "others");
+    tied_shapes_.push_back(shape->tensor);
+  }
+  return absl::OkStatus();
 }
 
 void RankGroup::Part() {

@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "engine/base/guard.h"
+#include "engine/base/rank_message.h"
 #include "engine/transport/group_transport.h"
 
 namespace penstock {
@@ -65,8 +67,11 @@ std::unique_ptr<Transport> MakeRankTransport(PeerEdges* edges, ChannelName chann
   }
   options.send_timeout_nanos = send_timeout_nanos;
   options.on_arrival = std::move(on_arrival);
-  options.on_failed = [failed = std::move(on_failed)](Rank, const absl::Status& why) {
-    if (failed) failed(why);
+  options.on_failed = [failed = std::move(on_failed)](Rank peer, const absl::Status& why) {
+    if (!failed) return;
+    absl::Status told = why;
+    Guarded("what an edge failed with", [&] { told = ToldBy(peer, why); }).IgnoreError();
+    failed(told);
   };
   return std::make_unique<GroupTransport>(edges, std::move(options));
 }

@@ -11,6 +11,7 @@
 
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "engine/base/map_pages.h"
 
 namespace penstock {
@@ -28,9 +29,12 @@ at::Tensor Zeros(const at::Tensor& parameter) {
   void* const pages =
       large ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
   if (pages == MAP_FAILED) return at::zeros_like(parameter);
+  absl::Cleanup unmap = [pages, bytes] { munmap(pages, bytes); };
   MapPages(pages, bytes);
-  return at::from_blob(
+  at::Tensor zeros = at::from_blob(
       pages, parameter.sizes(), parameter.strides(), [bytes](void* gone) { munmap(gone, bytes); }, parameter.options());
+  std::move(unmap).Cancel();  // it is the tensor's
+  return zeros;
 }
 
 }  // namespace

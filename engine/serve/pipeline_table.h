@@ -50,7 +50,7 @@ struct PipelineEntry {
   std::shared_ptr<const Planning> planning = {};  // CREATING only: how far it is
   // READY and DRAINING; FAILED, unless it could not be made again; DELETING while it still stands.
   std::shared_ptr<ServedPipeline> pipeline = {};
-  // UNLOADED only: what is known of it without its stages.
+  // While no pipeline stands, UNLOADED or lost with a rank: what was known of it last.
   struct Rest {
     int64_t step = 0;
     std::string state_token = {};

@@ -220,11 +220,11 @@ absl::StatusOr<ucp_ep_h> UcxWorker::Connect(Peer* peer, const std::string& addre
   params.err_handler = {.cb = &ErrorCallback, .arg = peer};
   ucp_ep_h endpoint = nullptr;
   const ucs_status_t status = ucx_->ucp_ep_create(worker_, &params, &endpoint);
-  if (status != UCS_OK) {
-    return WithValue(Lost(absl::StrCat("rank ", peer->rank.value(), " can't be reached"), status), "rank",
-                     ToString(peer->rank));
-  }
-  return endpoint;
+  if (status == UCS_OK) return endpoint;
+  const std::string what = absl::StrCat("rank ", peer->rank.value(), " can't be reached");
+  // Else it is this process that lacks something.
+  const bool of_peer = status == UCS_ERR_UNREACHABLE || status == UCS_ERR_INVALID_ADDR;
+  return of_peer ? WithValue(Lost(what, status), "rank", ToString(peer->rank)) : Unusable(what, status);
 }
 
 bool UcxWorker::Arm() { return ucx_->ucp_worker_arm(worker_) == UCS_OK; }

@@ -40,7 +40,8 @@ absl::Status CheckName(const std::string& name, const char* field) {
 absl::Status CheckDevice(const peer::v1::RankDevice& device) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(device.name(), absl::MaxSplits(':', 1));
   const bool word = !parts.first.empty() && std::all_of(parts.first.begin(), parts.first.end(), absl::ascii_islower);
-  const bool number = !parts.second.empty() && parts.second.size() <= 3 &&
+  const bool number = !parts.second.empty() && parts.second.size() <= 6 &&
+                      (parts.second == "0" || parts.second[0] != '0') &&
                       std::all_of(parts.second.begin(), parts.second.end(), absl::ascii_isdigit);
   if (!word || !number || device.name().size() > kMaximumNameBytes) {
     return BadRankMessage("hello.devices.name", "must be a kind and a number, as cuda:0",

@@ -22,7 +22,7 @@ namespace penstock {
 //
 // Owns:      itself, from Begin() until gRPC is done with it; the membership holds a share. Membership, timers and
 //            clock outlive it.
-// Threads:   gRPC's, and those of the membership; nothing blocks.
+// Threads:   gRPC's, and those of the membership. Nothing blocks but the reading, until what the rank has told is heard.
 // Fails:     as Membership::Join(); INVALID_ARGUMENT / STREAM_PROTOCOL for a message out of place, FIELD_INVALID or
 //            RANK_MESSAGE for bytes that make no sense, RESOURCE_EXHAUSTED / MESSAGE_TOO_LARGE. A peer that says
 //            nothing for two timeouts, also before it has joined, is cut off.

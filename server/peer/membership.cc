@@ -237,10 +237,17 @@ void Membership::Formed(MemberId id, const GroupIdentity& group) {
 
 // Members are told of every loss, for pipelines use edges of earlier generations.
 void Membership::EndGeneration(Rank cause, const absl::Status& why) {
+  posted_.splice(posted_.end(), Dissolve(cause, why));
   phase_ = Phase::kGathering;
+}
+
+Membership::Calls Membership::Dissolve(Rank cause, const absl::Status& why, Rank gone) const {
+  Calls calls;
   for (const auto& [rank, member] : members_) {
-    posted_.push_back([line = member.line, group = group_.identity, cause, why] { line->Dissolve(group, cause, why); });
+    if (rank == gone) continue;
+    calls.push_back([line = member.line, group = group_.identity, cause, why] { line->Dissolve(group, cause, why); });
   }
+  return calls;
 }
 
 void Membership::Failed(MemberId id, const GroupIdentity& group, const absl::Status& why) {
@@ -271,6 +278,7 @@ void Membership::Told(MemberId id, MessagePart part) {
   });
   const uint64_t own = Posted();
   if (delivering_here == this) return;
+  MemberOf(id)->telling = true;
   while (delivered_ < own) {
     if (!delivering_) {
       DeliverSome(own);
@@ -282,18 +290,25 @@ void Membership::Told(MemberId id, MessagePart part) {
     --waiting_;
   }
   if (!delivering_) DeliverSome(own);  // what was left to this thread
+  if (Member* still = MemberOf(id); still != nullptr) {
+    still->telling = false;
+    still->heard_nanos = options_.clock->NowNanos();
+  }
 }
 
 void Membership::Lose(Rank rank, const absl::Status& why) {
   LogWarning("a rank is lost", {{"rank", ToString(rank)}, {"problem", std::string(why.message())}});
-  posted_.push_back([line = std::move(members_.at(rank).line), why] { line->End(why); });
+  Calls calls = Dissolve(rank, why, /*gone=*/rank);
+  calls.push_front([line = members_.at(rank).line, why] { line->End(why); });
+  calls.push_back([this, rank, why] { listener_->OnLost(rank, why); });
+  // From here on nothing takes memory: all of it is told, or it is lost at the next look.
+  posted_.splice(posted_.end(), calls);
   members_.erase(rank);
+  phase_ = Phase::kGathering;
   RankView& seen = seen_.at(rank);
   seen.member = false;
   seen.since = options_.clock->WallNow();
   seen.problem = why;
-  EndGeneration(rank, why);
-  posted_.push_back([this, rank, why] { listener_->OnLost(rank, why); });
 }
 
 void Membership::Leave(MemberId id, const absl::Status& why) { Lose(id, absl::StrCat("has left: ", why.message())); }
@@ -334,7 +349,7 @@ int64_t Membership::Look() {
     const int64_t now = options_.clock->NowNanos();
     std::vector<Rank> silent;
     for (const auto& [rank, member] : members_) {
-      if (rank != kLeader && now - member.heard_nanos >= timeout) silent.push_back(rank);
+      if (rank != kLeader && !member.telling && now - member.heard_nanos >= timeout) silent.push_back(rank);
     }
     for (const Rank rank : silent) {
       Lose(rank, RankLost(rank, absl::StrCat("was silent for ", absl::FormatDuration(options_.peer_timeout))));
@@ -365,7 +380,7 @@ int64_t Membership::Look() {
         if (member.pings.size() > kPingsKept) member.pings.pop_front();
         posted_.push_back([line = member.line, now] { line->Ping(now); });
       }
-      if (rank != kLeader) next = std::min(next, member.heard_nanos + timeout);
+      if (rank != kLeader && !member.telling) next = std::min(next, member.heard_nanos + timeout);
       next = std::min(next, member.pinged_nanos + interval);
     }
     BeginGeneration();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -137,8 +138,10 @@ class Membership {
     int64_t pinged_nanos = 0;
     std::deque<int64_t> pings = {};  // that are not answered, in nanoseconds
     PeerClock clock = {};
-    bool ready = false;  // has done what the phase asks for
+    bool ready = false;    // has done what the phase asks for
+    bool telling = false;  // it speaks, and is not read on until it was heard
   };
+  using Calls = std::list<std::function<void()>>;
 
   absl::Status Check(const RankDescription& rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Refuse(const absl::Status& why, Rank rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -149,6 +152,8 @@ class Membership {
   bool AllReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BeginGeneration() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndGeneration(Rank cause, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // To all members but one that goes.
+  Calls Dissolve(Rank cause, const absl::Status& why, Rank gone = kNobody) const ABSL_SHARED_LOCKS_REQUIRED(mu_);
   void Lose(Rank rank, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Lose(MemberId id, const std::string& how) ABSL_LOCKS_EXCLUDED(mu_);
   void GiveUp(MemberId id, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
@@ -177,8 +182,8 @@ class Membership {
   std::map<Rank, std::string> refusals_ ABSL_GUARDED_BY(mu_);  // logged last, by rank; -1: of none of the world
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<std::function<void()>> posted_ ABSL_GUARDED_BY(mu_);  // calls of lines and listener
-  bool delivering_ ABSL_GUARDED_BY(mu_) = false;                   // one of them, which is not in `posted_` any more
+  Calls posted_ ABSL_GUARDED_BY(mu_);             // of lines and listener
+  bool delivering_ ABSL_GUARDED_BY(mu_) = false;  // one of them, which is not in `posted_` any more
   uint64_t delivered_ ABSL_GUARDED_BY(mu_) = 0;
   int waiting_ ABSL_GUARDED_BY(mu_) = 0;  // threads, until theirs is
 };

@@ -151,6 +151,6 @@ def test_a_pipeline_that_waits_for_its_group_and_of_which_nothing_is_known_is_re
     message = pipeline_pb2.Pipeline(name="pipelines/x", state=pipeline_pb2.PIPELINE_STATE_REFORMING)
     assert unready(message)
     refused = refusal(message)
-    assert (refused.code, refused.reason) == (grpc.StatusCode.UNAVAILABLE, "PIPELINE_REFORMING")
+    assert (refused.code, refused.reason, refused.retry_delay) == (grpc.StatusCode.UNAVAILABLE, "PIPELINE_REFORMING", 1.0)
     message.signature.inputs.add(name="input")
     assert not unready(message)

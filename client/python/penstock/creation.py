@@ -114,7 +114,7 @@ def not_ready(name: str, timeout: float | None) -> DeadlineError:
     )
 
 
-# Of a pipeline of which nothing may be known but its name.
+# States in which a pipeline takes no work, and nothing may be known of it but its name.
 _UNREADY: Mapping[int, str] = {
     pipeline_pb2.PIPELINE_STATE_CREATING: "is being created",
     pipeline_pb2.PIPELINE_STATE_DELETING: "is being deleted",
@@ -138,6 +138,7 @@ def refusal(message: pipeline_pb2.Pipeline) -> PenstockError:
         "PIPELINE_REFORMING" if reforming else "PIPELINE_NOT_READY",
         f"{name} {_UNREADY[message.state]}",
         {"pipeline": name.removeprefix("pipelines/")},
+        retry_delay=1.0 if reforming else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grpc
 
+from penstock.creation import refusal
 from penstock.errors import PenstockError
 from penstock.v1 import pipeline_pb2
 
@@ -35,10 +36,13 @@ class PipelineFacts:
 
         Raises:
             PenstockError: the daemon could not make the pipeline again after a restart; it says why. PIPELINE_NOT_READY,
-                if the pipeline was unloaded when it was asked for last.
+                if the pipeline was unloaded when it was asked for last; PIPELINE_REFORMING, if it waited for its group and
+                nothing was known of it.
         """
         if self.state == "FAILED" and not self.message.HasField("signature"):
             raise PenstockError.from_status(self.message.error)
+        if self.state == "REFORMING" and not self.message.HasField("signature"):
+            raise refusal(self.message)
         if self.state in ("UNLOADING", "UNLOADED") and not self.message.HasField("signature"):
             short = self.name.rpartition("/")[2]
             raise PenstockError(

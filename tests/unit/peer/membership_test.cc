@@ -715,5 +715,30 @@ TEST(MembershipThreads, WhoTellsIsHeardBeforeItMayTellMoreAndNobodyElseWaits) {
   }
 }
 
+TEST(MembershipThreads, WhoTellsIsNotSilentThoughItIsNotReadMeanwhile) {
+  FakeClock clock;
+  SlowListener listener;
+  Membership membership({.epoch = Epoch(1), .world_size = 4, .clock = &clock}, &listener);
+  std::vector<MemberId> ids;
+  for (const int rank : {1, 2}) {
+    ids.push_back(*membership.Join({.rank = Rank(rank), .world_size = 4}, std::make_shared<QuickLine>()));
+  }
+  Thread slow("slow", [&] { membership.Told(ids[0], {.data = "slow"}); });
+  listener.begun.WaitForNotification();
+  const auto member = [&](int rank) { return membership.view().ranks.at(Rank(rank)).member; };
+  clock.Advance(absl::Hours(1));
+  EXPECT_GT(membership.Look(), clock.NowNanos());
+  EXPECT_TRUE(member(1));
+  EXPECT_FALSE(member(2));
+  listener.go_on.Notify();
+  slow.Join();
+  membership.Look();
+  EXPECT_TRUE(member(1));
+  clock.Advance(absl::Hours(1));
+  membership.Look();
+  EXPECT_FALSE(member(1));
+  membership.Close();
+}
+
 }  // namespace
 }  // namespace penstock::testing

@@ -234,10 +234,10 @@ class PipelineWork(PipelineState):
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _signature(self, call: requests.Call) -> pipeline_pb2.ModelSignature:
-        """Of a pipeline that was last seen in the making or in its deletion, as it is now.
+        """Of a pipeline that was last seen in the making, in its deletion or waiting for its group, as it is now.
 
         Raises:
-            PenstockError: PIPELINE_NOT_READY, as the daemon has it, or what is wrong with its creation.
+            PenstockError: PIPELINE_NOT_READY or PIPELINE_REFORMING, as the daemon has it, or what is wrong with its creation.
         """
         if unready(self.message):
             await self.refresh_until(call.deadline)
