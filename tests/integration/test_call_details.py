@@ -121,7 +121,7 @@ def test_equal_ids_at_once_are_one_step(daemon: Daemon, client: penstock.Client)
 
 
 def test_a_creation_is_not_repeated_once_its_pipeline_is_deleted(client: penstock.Client, raw: Raw) -> None:
-    """The retry of a lost reply tells of the first creation; it does not make the pipeline anew."""
+    """The retry of a lost reply tells what has become of the first one's pipeline; it does not make it anew."""
     request = pipeline_pb2.CreatePipelineRequest(
         pipeline_id="created-once", spec=create_mlp(client).message.spec, request_id=request_id()
     )
@@ -131,7 +131,7 @@ def test_a_creation_is_not_repeated_once_its_pipeline_is_deleted(client: penstoc
 
     assert create().name == create().name == "pipelines/created-once"
     client.pipeline("created-once").delete()
-    create()
+    assert refusal(create).reason == "PIPELINE_NOT_FOUND"
     assert refusal(lambda: client.pipeline("created-once").refresh()).reason == "PIPELINE_NOT_FOUND"
 
 

@@ -118,7 +118,6 @@ TEST(PipelineReforming, ALossBetweenCallsRefusesWorkUntilTheGroupIsComplete) {
   ASSERT_TRUE(gpt.TrainStep("1", 1).ok());
   gpt.Lose();
   EXPECT_EQ(gpt.table().Get("gpt")->state, State::kReforming) << "from the first moment on";
-  EXPECT_EQ(gpt.table().Get("gpt")->rest.step, 1) << "what it was is told";
   const absl::Status refused = gpt.Once([](ServedPipeline&) { return absl::OkStatus(); });
   EXPECT_EQ(ReasonOf(refused), "PIPELINE_REFORMING") << refused;
   EXPECT_EQ(ValuesOf(refused)["retry_after_ms"], "1000");
@@ -127,6 +126,7 @@ TEST(PipelineReforming, ALossBetweenCallsRefusesWorkUntilTheGroupIsComplete) {
   gpt.table().OnGroupComplete();  // and then it was not
   EXPECT_EQ(ReasonOf(gpt.Create("other")), "GROUP_INCOMPLETE") << "what is made again comes before";
   EXPECT_EQ(gpt.table().Get("gpt")->state, State::kReforming);
+  EXPECT_EQ(gpt.table().Get("gpt")->rest.step, 1) << "what it was is told";
   gpt.Complete();
   gpt.Await(State::kReady);
   ASSERT_TRUE(gpt.TrainStep("2", 1).ok());
