@@ -106,13 +106,14 @@ void TimerQueue::Run() {
     }
     Entries::node_type due = timers_.extract(timers_.begin());
     running_ = true;
-    Alarm* const alarm = due.mapped().alarm;
-    if (alarm != nullptr) {
+    const std::function<void()>* run = &due.mapped().run;
+    if (Alarm* const alarm = due.mapped().alarm; alarm != nullptr) {
       alarm->queue_->mu_.AssertHeld();  // it is this one's
+      run = &alarm->run_;
       alarm->place_ = std::move(due);
     }
     mu_.Unlock();
-    Guarded("a timer", alarm != nullptr ? alarm->run_ : due.mapped().run).IgnoreError();
+    Guarded("a timer", *run).IgnoreError();
     due = {};
     mu_.Lock();
     running_ = false;
