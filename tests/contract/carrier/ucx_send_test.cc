@@ -171,10 +171,10 @@ TEST(UcxSend, FramesKeepTheirOrderWhateverTheThreadDoesMeanwhile) {
 
 TEST(UcxSend, AFrameIsLateAlsoWhereTheThreadSleptWhenItWasSent) {
   setenv("UCX_KEEPALIVE_INTERVAL", "inf", /*overwrite=*/1);  // which wakes the thread, too
+  absl::Notification blocked, over;                          // the ends' threads wait for them
   CarrierEnd a(Make({.transfer_timeout_nanos = 1'000'000'000}));
   CarrierEnd b(Make());
   unsetenv("UCX_KEEPALIVE_INTERVAL");
-  absl::Notification blocked, over;
   b.on_arrival = [&](const CarrierEnd::Arrival& arrival) {
     if (arrival.header != "block") return;
     blocked.Notify();
