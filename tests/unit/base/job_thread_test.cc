@@ -19,7 +19,7 @@ TEST(JobThread, RunsJobsInTheOrderTheyWerePostedAndTheLastBeforeItEnds) {
   for (int i = 0; i < 3; ++i) jobs.Post([&ran, i] { ran.push_back(i); });
   go.Notify();
   jobs.Close();
-  EXPECT_THAT(ran, testing::ElementsAre(0, 1, 2));
+  EXPECT_THAT(ran, ::testing::ElementsAre(0, 1, 2));
 }
 
 TEST(JobThread, WhatComesAfterCloseIsDropped) {
