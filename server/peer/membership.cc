@@ -270,7 +270,7 @@ void Membership::Failed(MemberId id, const GroupIdentity& group, const absl::Sta
 
 void Membership::Told(MemberId id, MessagePart part) {
   absl::MutexLock lock(&mu_);
-  const Member* member = MemberOf(id);
+  Member* const member = MemberOf(id);
   if (member == nullptr) return;
   posted_.push_back([this, id, rank = member->rank.rank, part = std::move(part)]() mutable {
     const absl::Status heard = Guarded("what a rank tells", [&] { return listener_->OnTold(rank, std::move(part)); });
@@ -278,7 +278,7 @@ void Membership::Told(MemberId id, MessagePart part) {
   });
   const uint64_t own = Posted();
   if (delivering_here == this) return;
-  MemberOf(id)->telling = true;
+  member->telling = true;
   while (delivered_ < own) {
     if (!delivering_) {
       DeliverSome(own);

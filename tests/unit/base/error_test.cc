@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "engine/base/rank_message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -67,6 +68,19 @@ TEST(ErrorTest, APrefixKeepsCodeReasonAndValues) {
 TEST(ErrorTest, ValuesMayHoldAnyBytes) {
   const std::string bytes("a\0\xff\n", 4);
   EXPECT_THAT(ValuesOf(WithValue(absl::InternalError("x"), "bytes", bytes)), ElementsAre(Pair("bytes", bytes)));
+}
+
+TEST(ToldBy, NamesWhoToldUnlessTheErrorIsAboutAnother) {
+  const absl::Status lost = Error(absl::StatusCode::kUnavailable, "RANK_LOST", "rank 2 is lost").With("rank", "2");
+  EXPECT_EQ(ToldBy(Rank(1), lost), lost);
+  const absl::Status full = ToldBy(Rank(1), Error(absl::StatusCode::kResourceExhausted, "HOST_MEMORY", "no room"));
+  EXPECT_EQ(ValuesOf(full)["rank"], "1");
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  const absl::Status lie = ToldBy(Rank(1), BadRankMessage("losses", "must be 4", "5"));
+  EXPECT_EQ(lie.code(), absl::StatusCode::kAborted) << "it is not the fault of whoever waits";
+  EXPECT_EQ(ReasonOf(lie), "RANK_MESSAGE");
+  EXPECT_EQ(ValuesOf(lie)["field"], "losses");
+  EXPECT_EQ(ValuesOf(lie)["rank"], "1");
 }
 
 }  // namespace
